@@ -1,0 +1,56 @@
+"""What an environment is, and how a run refers to it.
+
+An `Env` is synchronous, single-use and lives in a worker process (envs/pool.py). An `EnvSpec` is the record
+that the trainer's process holds: how to make the Env, which tasks there are, how an episode opens and how a
+message becomes an action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from jaxagent.types import Action, Evaluation, Message, Metrics, Prompt, StepResult, Task, Trajectory
+
+
+class Env(Protocol):
+    """One episode of one task. Any exception it raises becomes an `EnvFailure` on the trajectory.
+
+    Order of calls: reset, step*, evaluate (once), close (always, also after a failure).
+    `step` gets actions with `error` set too, and answers them with an observation.
+    """
+
+    def reset(self, task: Task) -> StepResult: ...
+
+    def step(self, action: Action) -> StepResult: ...
+
+    def evaluate(self) -> Evaluation: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """An environment as the run refers to it.
+
+    make:      importable zero-argument factory (a module-level function, class or functools.partial); it is
+               pickled to the worker processes.
+    tasks:     split name -> tasks, deterministic. Unknown splits raise ConfigError naming the known ones.
+    prompt:    (task, the reset observation) -> opening messages and tools.
+    parse:     assistant message -> Action; never raises (see Action.error).
+    observe:   observation text -> the message that carries it (role "user" or "tool").
+    metrics:   trajectories (several per task possible) -> the benchmark's own metrics, e.g. tgc and sgc.
+    max_steps: the benchmark's step limit; runs may lower it.
+    """
+
+    name: str
+    make: Callable[[], Env]
+    tasks: Callable[[str], Sequence[Task]]
+    prompt: Callable[[Task, StepResult], Prompt]
+    parse: Callable[[Message], Action]
+    observe: Callable[[str], Message]
+    metrics: Callable[[Sequence[Trajectory]], Metrics]
+    max_steps: int
+    max_observation_chars: int = 16_000
+    worker: Mapping[str, float] = field(default_factory=dict)  # pool hints: envs_per_worker, memory_gb, step_s

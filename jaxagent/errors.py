@@ -1,0 +1,32 @@
+"""The errors that jaxagent raises on purpose. Each message says what came, what was expected, what to do."""
+
+
+class JaxagentError(Exception):
+    """Root of every error that jaxagent raises on purpose."""
+
+
+class ConfigError(JaxagentError):
+    """A run, recipe or model description that cannot work; raised before any device starts (exit code 2)."""
+
+
+class DataError(JaxagentError):
+    """A file, checkpoint, tokenizer or data set that is missing, damaged or does not fit (exit code 2)."""
+
+
+class RolloutError(JaxagentError):
+    """The rollout side broke one of its invariants, such as a history that is no longer a prefix."""
+
+
+class EnvFailure(JaxagentError):
+    """An environment raised, hung, died or answered garbage; the episode is retried, then dropped.
+
+    kind: "raised" | "hang" | "died" | "garbage" | "reset", used as the reason in the conservation counts.
+    """
+
+    def __init__(self, kind: str, message: str):
+        super().__init__(message)
+        self.kind = kind
+
+
+class DivergenceError(JaxagentError):
+    """Training cannot go on: repeated non-finite losses, or sampler and trainer disagree at step 0."""

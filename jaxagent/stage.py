@@ -1,0 +1,130 @@
+"""A stage: the one extension point. A run is a list of stages; the loop (train.py) executes any stage.
+
+    source -> Group -> reward -> credit -> filter -> samples -> teacher -> terms
+
+Every field is a plain function or a small record, passed by reference; adding a method is one new function
+and one recipe file. This file imports no jax: loss functions are referred to, never called, here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from jaxagent.types import Credited, Group, Metrics, Sample, Sampling, Task, Trajectory
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Ask for `n` rollouts of one task. `paired` runs the same seeds once more under another prompt."""
+
+    task: Task
+    n: int
+    prompt: Callable[[Any], Any] | None = None  # Prompt -> Prompt, e.g. skill injection
+    label: str = ""
+
+
+class Source(Protocol):
+    """Where an iteration's data comes from. Its state is checkpointed with the model."""
+
+    def next(self, iteration: int) -> Sequence[Plan] | Sequence[Group]:
+        """Plans to roll out, or ready groups (demonstrations)."""
+        ...
+
+    def observe(self, groups: Sequence[Group]) -> Metrics:
+        """Learn from an iteration's outcome: curriculum, skill bank, task pool."""
+        ...
+
+    def state(self) -> Mapping[str, Any]:
+        """JSON-serialisable state; `restore(state())` continues with the same tasks in the same order."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None: ...
+
+
+Reward = Callable[[Trajectory], float]
+"""The return R of a finished episode."""
+
+Credit = Callable[[Sequence[Group]], list[Credited]]
+"""Advantage per step for every surviving trajectory. Group statistics live here, over whole groups."""
+
+Filter = Callable[[Sequence[Credited]], list[Credited]]
+"""Drop trajectories after credit (the baseline has seen them)."""
+
+Samples = Callable[[Sequence[Credited]], list[Sample]]
+"""Segments with per-term token inclusion."""
+
+Aggregate = Callable[[Sequence[Sample], str], tuple[list[np.ndarray], float]]
+"""(samples of one minibatch, term) -> (weight [T] per sample, count): the term is sum(weight * loss) / count."""
+
+Loss = Callable[..., tuple[Any, Mapping[str, Any]]]
+"""Device function of learn/terms.py: (scores, streams) -> per-token loss [B, S] and metric sums."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """One loss term: which device function, its coefficient, and how tokens are averaged."""
+
+    loss: Loss
+    aggregate: Aggregate
+    coef: float = 1.0
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """Score the same action tokens under another context and/or other weights.
+
+    prompt:  trajectory -> opening messages of the teacher's context, or None if there is no teacher for it.
+    weights: "current" (synchronised at the start of the iteration) | "initial" (frozen) | "reference".
+    """
+
+    prompt: Callable[[Trajectory], Any | None]
+    weights: str = "current"
+
+
+@dataclass(frozen=True)
+class Update:
+    """How an iteration's samples become optimiser steps.
+
+    minibatch: trajectories per optimiser step; 0 means all of them (one step an epoch).
+    kl_stop:   end the iteration when |mean trajectory log-ratio| exceeds it; 0 is off.
+    """
+
+    learning_rate: float
+    epochs: int = 1
+    minibatch: int = 0
+    optimizer: str = "adamw"
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    warmup_steps: int = 0
+    schedule: str = "constant"
+    max_grad_norm: float = 1.0
+    kl_stop: float = 0.0
+    max_nan: int = 20
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One phase of a run. See the module docstring for the flow.
+
+    needs: log-prob streams scored by the trainer before credit ("old", "reference"). Without "old" the
+           update takes the current log-probs as old ones, which is exact for a single on-policy step.
+    """
+
+    name: str
+    source: Source
+    iterations: int
+    samples: Samples
+    terms: Mapping[str, Term]
+    update: Update
+    reward: Reward | None = None
+    credit: Credit | None = None
+    filter: Filter | None = None
+    teacher: Teacher | None = None
+    needs: tuple[str, ...] = ()
+    sampling: Sampling | None = None
+    eval_every: int = 0
+    alarms: Mapping[str, float] = field(default_factory=dict)
