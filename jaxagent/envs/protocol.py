@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxagent.types import Action, Evaluation, Message, Metrics, Prompt, StepResult, Task, Trajectory
 
 
+@runtime_checkable
 class Env(Protocol):
     """One episode of one task. Any exception it raises becomes an `EnvFailure` on the trajectory.
 
