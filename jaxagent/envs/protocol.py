@@ -53,4 +53,6 @@ class EnvSpec:
     metrics: Callable[[Sequence[Trajectory]], Metrics]
     max_steps: int
     max_observation_chars: int = 16_000
-    worker: Mapping[str, float] = field(default_factory=dict)  # pool hints: envs_per_worker, memory_gb, step_s
+    worker: Mapping[str, float] = field(
+        default_factory=dict
+    )  # pool hints: envs_per_worker, memory_gb, step_s
