@@ -53,7 +53,7 @@ ACCELERATOR_TILES = Tiles(tokens=1024)
 
 @dataclass(frozen=True)
 class HeadShards:
-    """Mesh axes: rows X over `rows`, the vocabulary of the head over `vocab` (None: every device holds it)."""
+    """Mesh axes: rows X over `rows`, the head's vocabulary over `vocab` (None: every device holds it)."""
 
     mesh: Mesh
     rows: tuple[str, ...]
