@@ -127,8 +127,7 @@ class World:
             raise self.refuse(404, long, f"no api; {app_name} has {names}")
         checked = self.check(api, arguments)
         if "access_token" in checked or "tok" in checked:
-            token = checked.pop("access_token", None) or checked.pop("tok", None)
-            self.authorise(app_name, token)
+            self.authorise(app_name, checked.get("access_token") or checked.get("tok"))
         return api.run(self, **checked)
 
     def check(self, api: Api, arguments: Mapping[str, Any]) -> dict[str, Any]:
