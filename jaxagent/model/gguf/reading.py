@@ -6,8 +6,8 @@ means what is not known here (weights.py), nor what the tokenizer's fields mean 
 Layout, little endian (ggml docs/gguf.md, versions 2 and 3):
 
     "GGUF" version:u32 tensors:u64 entries:u64
-    entries x  (key:string type:u32 value)          string = length:u64 bytes; array = type:u32 length:u64 items
-    tensors x  (name:string rank:u32 dims:u64[rank] type:u32 offset:u64)     dims: fastest axis first
+    entries x  (key:string type:u32 value)      string = length:u64 bytes; array = type:u32 length:u64 items
+    tensors x  (name:string rank:u32 dims:u64[rank] type:u32 offset:u64)      dims: fastest axis first
     padding to `general.alignment` (32), then the data that the offsets count from
 """
 
@@ -47,7 +47,7 @@ def dequantise_q8_0(blocks: UInt8[np.ndarray, "n 34"]) -> Float[np.ndarray, "n 3
 
 @dataclass(frozen=True)
 class Encoding:
-    """How a tensor type stores numbers: values and bytes a block, and blocks [n, bytes] -> [n, values] float32."""
+    """How a tensor type stores numbers. values, size (bytes): of a block; decode: [n, size] -> [n, values]."""
 
     name: str
     values: int
@@ -70,7 +70,7 @@ class Stored:
     name: str
     shape: tuple[int, ...]
     encoding: Encoding
-    data: UInt8[np.ndarray, "bytes"]
+    data: UInt8[np.ndarray, " bytes"]
 
     def array(self) -> Float[np.ndarray, "..."]:
         """The numbers, as float32."""
@@ -94,7 +94,7 @@ class _Cursor:
     """Reads values from a buffer, front to back."""
 
     def __init__(self, data: np.ndarray):
-        self.data = memoryview(data)
+        self.data = data.data
         self.at = 0
 
     def scalar(self, code: str) -> Any:
@@ -136,7 +136,9 @@ def read_gguf(path: str | Path) -> GGUF:
     cursor.at = 4
     version = cursor.scalar("I")
     if version not in (2, 3):
-        raise DataError(f"{path}: GGUF version {version}; little-endian versions 2 and 3 are read, convert it anew")
+        raise DataError(
+            f"{path}: GGUF version {version}; little-endian versions 2 and 3 are read, convert it anew"
+        )
     try:
         return _read_body(path, data, cursor)
     except (struct.error, ValueError) as error:
@@ -160,7 +162,9 @@ def _read_body(path: Path, data: np.ndarray, cursor: _Cursor) -> GGUF:
     return GGUF(path, metadata, stored)
 
 
-def _locate(path: Path, data: np.ndarray, name: str, shape: tuple[int, ...], kind: int, offset: int) -> Stored:
+def _locate(
+    path: Path, data: np.ndarray, name: str, shape: tuple[int, ...], kind: int, offset: int
+) -> Stored:
     if kind not in ENCODINGS:
         known = ", ".join(encoding.name for encoding in ENCODINGS.values())
         raise DataError(

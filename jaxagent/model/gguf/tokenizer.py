@@ -35,8 +35,8 @@ def build_tokenizer(source: GGUF) -> Tokenizer:
     model, pre = source.get("tokenizer.ggml.model"), source.metadata.get("tokenizer.ggml.pre", "default")
     if model != "gpt2" or pre not in PIECES:
         raise DataError(
-            f"{source.path}: tokenizer {model!r} with pre-tokenizer {pre!r}; converted are 'gpt2' with one of "
-            f"{sorted(PIECES)}, take tokenizer.json of the model's Hugging Face folder"
+            f"{source.path}: tokenizer {model!r} with pre-tokenizer {pre!r}; converted are 'gpt2' with "
+            f"one of {sorted(PIECES)}, take tokenizer.json of the model's Hugging Face folder"
         )
     tokens = source.get("tokenizer.ggml.tokens")
     merges = [tuple(merge.split(" ", 1)) for merge in source.get("tokenizer.ggml.merges")]

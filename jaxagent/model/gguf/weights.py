@@ -90,7 +90,9 @@ def _shortest(value: float) -> float:
 def expected_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     """GGUF name -> shape of every tensor that the model consists of."""
     width, inner = config["hidden_size"], config["intermediate_size"]
-    query, key = (config[name] * config["head_dim"] for name in ("num_attention_heads", "num_key_value_heads"))
+    query, key = (
+        config[name] * config["head_dim"] for name in ("num_attention_heads", "num_key_value_heads")
+    )
     layer = {
         "attn_norm": (width,),
         "attn_q": (query, width),
@@ -114,7 +116,7 @@ def expected_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def hf_tensors(source: GGUF, config: dict[str, Any]) -> Iterator[tuple[str, Float[np.ndarray, "..."]]]:
-    """Every weight under its Hugging Face name, float32, one at a time. Missing and left-over tensors raise."""
+    """Every weight under its Hugging Face name, float32, one at a time; missing or unknown tensors raise."""
     shapes = expected_shapes(config)
     missing, unknown = shapes.keys() - source.tensors.keys(), source.tensors.keys() - shapes.keys()
     if missing or unknown:
