@@ -157,6 +157,8 @@ def _read_body(path: Path, data: np.ndarray, cursor: _Cursor) -> GGUF:
         dims = [cursor.scalar("Q") for _ in range(cursor.scalar("I"))]
         infos.append((name, tuple(reversed(dims)), cursor.scalar("I"), cursor.scalar("Q")))
     alignment = metadata.get("general.alignment", 32)
+    if not isinstance(alignment, int) or alignment < 1:
+        raise ValueError(f"general.alignment is {alignment!r}")
     start = -(-cursor.at // alignment) * alignment
     stored = {name: _locate(path, data[start:], name, *info) for name, *info in infos}
     return GGUF(path, metadata, stored)
