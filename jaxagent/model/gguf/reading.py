@@ -47,7 +47,7 @@ def dequantise_q8_0(blocks: UInt8[np.ndarray, "n 34"]) -> Float[np.ndarray, "n 3
 
 @dataclass(frozen=True)
 class Encoding:
-    """How a tensor type stores numbers. values, size (bytes): of a block; decode: [n, size] -> [n, values]."""
+    """How a type stores numbers. values, size (bytes): of a block; decode: [n, size] to [n, values]."""
 
     name: str
     values: int
