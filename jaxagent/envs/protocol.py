@@ -65,4 +65,6 @@ class EnvSpec:
     max_steps: int
     expert: Callable[[Task, np.random.Generator, float], ScriptedPolicy] | None = None
     max_observation_chars: int = 16_000
-    worker: Mapping[str, float] = field(default_factory=dict)  # pool hints: envs_per_worker, memory_gb, step_s
+    worker: Mapping[str, float] = field(
+        default_factory=dict
+    )  # pool hints: envs_per_worker, memory_gb, step_s
