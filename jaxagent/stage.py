@@ -91,6 +91,8 @@ class Update:
     """How an iteration's samples become optimiser steps.
 
     minibatch: trajectories per optimiser step; 0 means all of them (one step an epoch).
+    steps_per_iteration: optimiser steps of a full iteration; a decaying schedule needs it to know its length.
+    adam_learning_rate: with optimizer "muon", the rate of what is not a matrix; None is learning_rate.
     kl_stop:   end the iteration when |mean trajectory log-ratio| exceeds it; 0 is off.
     """
 
@@ -102,6 +104,8 @@ class Update:
     betas: tuple[float, float] = (0.9, 0.999)
     warmup_steps: int = 0
     schedule: str = "constant"
+    steps_per_iteration: int = 0
+    adam_learning_rate: float | None = None
     max_grad_norm: float = 1.0
     kl_stop: float = 0.0
     max_nan: int = 20
