@@ -44,7 +44,7 @@ def play(spec: EnvSpec, task: Task, *, rng: Random, sloppiness: float = 0.0) -> 
     if spec.expert is None:
         raise ConfigError(f"environment {spec.name!r} has no scripted expert; use the sft recipe's `file` instead")
     policy = spec.expert(task, rng, sloppiness)
-    env = spec.make()
+    env = (spec.rehearse or spec.make)()
     try:
         results = [env.reset(task)]
         prompt = spec.prompt(task, results[0])
