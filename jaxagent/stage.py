@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -27,6 +27,7 @@ class Plan:
     label: str = ""
 
 
+@runtime_checkable
 class Source(Protocol):
     """Where an iteration's data comes from. Its state is checkpointed with the model."""
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -126,6 +126,7 @@ class Completion:
     version: int  # policy version that sampled it
 
 
+@runtime_checkable
 class Generate(Protocol):
     """The policy as the rollout sees it. Raises RolloutError if a session's context was rewritten."""
 

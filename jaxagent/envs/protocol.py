@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+import numpy as np
 
 from jaxagent.types import Action, Evaluation, Message, Metrics, Prompt, StepResult, Task, Trajectory
 
 
+@runtime_checkable
 class Env(Protocol):
     """One episode of one task. Any exception it raises becomes an `EnvFailure` on the trajectory.
 
@@ -30,6 +33,13 @@ class Env(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class ScriptedPolicy(Protocol):
+    """Plays one episode by a script; `act` gets the newest observation and answers with an assistant message's text."""
+
+    def act(self, observation: str) -> str: ...
+
+
 @dataclass(frozen=True)
 class EnvSpec:
     """An environment as the run refers to it.
@@ -42,6 +52,7 @@ class EnvSpec:
     observe:   observation text -> the message that carries it (role "user" or "tool").
     metrics:   trajectories (several per task possible) -> the benchmark's own metrics, e.g. tgc and sgc.
     max_steps: the benchmark's step limit; runs may lower it.
+    expert:    (task, rng, sloppiness in [0, 1]) -> a scripted policy for demonstrations; 0 never errs.
     """
 
     name: str
@@ -52,5 +63,8 @@ class EnvSpec:
     observe: Callable[[str], Message]
     metrics: Callable[[Sequence[Trajectory]], Metrics]
     max_steps: int
+    expert: Callable[[Task, np.random.Generator, float], ScriptedPolicy] | None = None
     max_observation_chars: int = 16_000
-    worker: Mapping[str, float] = field(default_factory=dict)  # pool hints: envs_per_worker, memory_gb, step_s
+    worker: Mapping[str, float] = field(
+        default_factory=dict
+    )  # pool hints: envs_per_worker, memory_gb, step_s

@@ -1,0 +1,264 @@
+"""The run file: typed, frozen records, read from YAML with `extends` and dotted overrides.
+
+In: a YAML file (or nothing) and `key.sub=value` strings. Out: a `RunConfig`, or one ConfigError that names the
+key, what came and what was expected. Nothing here starts a device; recipes and environments keep the records of
+their own options beside their code, and `Record` is the base of all of them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from jaxagent.errors import ConfigError
+
+
+class Record(BaseModel):
+    """A frozen configuration record that refuses unknown keys. Build it with `parse`, which raises ConfigError."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], where: str = "") -> Self:
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise ConfigError("\n".join(_explain(cls, item, where) for item in error.errors())) from None
+
+
+def _explain(record: type[BaseModel], item: Any, where: str) -> str:
+    """One pydantic error as: key: what came, what was expected, what to do."""
+    path = ".".join(str(part) for part in ([where] if where else []) + list(item["loc"]))
+    if item["type"] == "extra_forbidden":
+        known = _keys_at(record, item["loc"][:-1])
+        near = difflib.get_close_matches(str(item["loc"][-1]), known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
+        return f"{path}: unknown key; {hint}"
+    if item["type"] == "missing":
+        return f"{path}: missing; it has no default, add it to the run file"
+    message = item["msg"].removeprefix("Value error, ")
+    if item["type"] == "value_error":
+        return f"{path}: {message}" if path else message
+    return f"{path}={item['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def _keys_at(record: type[BaseModel], location: Sequence[Any]) -> list[str]:
+    """Field names of the record that a pydantic location leads to; list positions are stepped over."""
+    for part in location:
+        if isinstance(part, int):
+            continue
+        candidates = [record.model_fields[part].annotation] if part in record.model_fields else []
+        for candidate in candidates:
+            options = [candidate, *getattr(candidate, "__args__", ())]
+            nested = [kind for kind in options if isinstance(kind, type) and issubclass(kind, BaseModel)]
+            if nested:
+                record = nested[0]
+    return list(record.model_fields)
+
+
+class LoraConfig(Record):
+    rank: int = Field(gt=0)
+    alpha: float = Field(gt=0)
+    targets: tuple[str, ...] = ("q", "k", "v", "o", "gate", "up", "down")
+
+
+class ModelConfig(Record):
+    """`source` is a Hugging Face folder, an hf:// name, or the name of a file in configs/models (random weights)."""
+
+    source: str
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    remat: Literal["none", "full"] = "none"
+    lora: LoraConfig | None = None
+    # Train only the last n layers (full fine-tuning); 0 trains everything.
+    train_last_layers: int = Field(0, ge=0)
+
+
+class TokenizerConfig(Record):
+    """`source` is a folder or hf:// name, "model" (the model's folder), or "train": a small BPE made from demonstrations."""
+
+    source: str = "model"
+    vocab_size: int = Field(512, ge=300)
+    template: Literal["qwen2.5", "qwen3", "plain", "chatml"] = "qwen3"
+
+
+class EnvConfig(Record):
+    name: str
+    options: dict[str, Any] = {}
+    workers: int = Field(2, ge=1)
+    train_split: str = "train"
+
+
+class MeshConfig(Record):
+    """Devices per axis; -1 takes what is left. `data` spans slices, `fsdp` shards parameters and rows."""
+
+    data: int = Field(1, ge=1)
+    fsdp: int = -1
+    tensor: int = Field(1, ge=1)
+    context: int = Field(1, ge=1)
+
+
+class RolloutConfig(Record):
+    """Limits of an episode and size of the decoder. `context` and `max_tokens` are in tokens."""
+
+    max_steps: int = Field(ge=1)
+    max_tokens: int = Field(ge=1)
+    context: int = Field(ge=8)
+    slots: int = Field(32, ge=1)
+    cache_buckets: tuple[int, ...] = ()
+    query_buckets: tuple[int, ...] = (32, 128)
+    temperature: float = Field(1.0, ge=0)
+    top_k: int = Field(0, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    max_observation_chars: int = Field(16_000, ge=16)
+    retries: int = Field(5, ge=0)
+    quorum: float = Field(1.0, gt=0, le=1)
+    step_seconds: float = Field(120.0, gt=0)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.max_tokens >= self.context:
+            raise ValueError(
+                f"max_tokens={self.max_tokens} leaves no room for a prompt in context={self.context}; "
+                "lower max_tokens or raise context"
+            )
+        return self
+
+
+class PackConfig(Record):
+    """Shape of a training micro-batch: `rows` of `length` tokens, of which `scored` reach the LM head."""
+
+    rows: int = Field(8, ge=1)
+    length: int = Field(256, ge=8)
+    scored: int = Field(128, ge=1)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.scored > self.length:
+            raise ValueError(f"scored={self.scored} tokens cannot come from rows of length={self.length}; lower scored")
+        return self
+
+
+class EvalConfig(Record):
+    """What is measured before, during (`every` iterations, on the first split) and after a run."""
+
+    splits: tuple[str, ...] = ()
+    limit: int = Field(0, ge=0)  # tasks per split; 0 is all
+    sampled: bool = True
+    every: int = Field(0, ge=0)
+    max_steps: int = Field(0, ge=0)  # 0: as in rollout
+
+
+class CheckpointConfig(Record):
+    every: int = Field(10, ge=0)  # iterations; 0 saves at stage ends only
+    keep: int = Field(2, ge=1)
+
+
+class StageConfig(Record):
+    """One entry of a run: a recipe by name and that recipe's own options."""
+
+    recipe: str
+    name: str = ""
+    options: dict[str, Any] = {}
+    pack: PackConfig | None = None
+
+
+class RunConfig(Record):
+    run_dir: str
+    seed: int = Field(0, ge=0, lt=2**31)
+    model: ModelConfig
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    env: EnvConfig
+    mesh: MeshConfig = MeshConfig()
+    rollout: RolloutConfig
+    pack: PackConfig = PackConfig()
+    stages: tuple[StageConfig, ...] = Field(min_length=1)
+    eval: EvalConfig = EvalConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    export: bool = True
+    trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        longest = max((stage.pack or self.pack).length for stage in self.stages)
+        if longest < self.rollout.context:
+            raise ValueError(
+                f"pack.length={longest} is shorter than rollout.context={self.rollout.context}: an episode that "
+                "fills its context could not be trained on; raise pack.length or lower rollout.context"
+            )
+        return self
+
+
+def read_run(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a run file, its `extends` chain (paths relative to the file) and `a.b=value` overrides (value is YAML)."""
+    values = _read_yaml(Path(path), ())
+    for override in overrides:
+        _set(values, override)
+    return RunConfig.parse(values)
+
+
+def write_run(config: RunConfig, path: Path) -> None:
+    path.write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+
+
+def _read_yaml(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    path = path.resolve()
+    if path in seen:
+        raise ConfigError(f"{path}: `extends` goes round in a circle through {seen[-1]}; remove one of them")
+    try:
+        values = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such run file; see configs/runs for those that ship") from None
+    except (yaml.YAMLError, UnicodeDecodeError, IsADirectoryError) as error:
+        raise ConfigError(f"{path}: not a readable YAML file: {error}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected a mapping of keys to values, got {type(values).__name__}")
+    parent = values.pop("extends", None)
+    return _merge(_read_yaml(path.parent / parent, (*seen, path)), values) if parent else values
+
+
+def _merge(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Mappings merge key by key; anything else, lists included, is replaced."""
+    merged = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+def _set(values: dict[str, Any], override: str) -> None:
+    """Apply `a.b=value`; a number in the path indexes a list (`stages.0.options.iterations=5`)."""
+    path, equals, text = override.partition("=")
+    if not equals or not path:
+        raise ConfigError(f"override {override!r}: expected key=value, for example seed=3 or rollout.max_steps=8")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"override {override!r}: the value is not YAML: {error}") from None
+    *parents, last = path.split(".")
+    node: Any = values
+    for part in parents:
+        node = _child(node, part, override)
+    if isinstance(node, list):
+        _child(node, last, override)
+        node[int(last)] = value
+    elif isinstance(node, dict):
+        node[last] = value
+    else:
+        raise ConfigError(f"override {override!r}: {'.'.join(parents)} is not a mapping")
+
+
+def _child(node: Any, part: str, override: str) -> Any:
+    if isinstance(node, list):
+        if not part.isdigit() or int(part) >= len(node):
+            raise ConfigError(f"override {override!r}: {part!r} is not an index below {len(node)}")
+        return node[int(part)]
+    if not isinstance(node, dict):
+        raise ConfigError(f"override {override!r}: there is nothing below {part!r} to set")
+    if node.get(part) is None:
+        node[part] = {}
+    return node[part]

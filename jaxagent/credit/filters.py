@@ -1,0 +1,89 @@
+"""Which trajectories are trained on. Baselines have seen them all: a filter never changes an advantage.
+
+A `Filter` runs after credit, on trajectories. `zero_std` needs whole groups, so it wraps a credit instead.
+Filters keep the order of what they keep, may return an empty list (the iteration then makes no step), and
+leave the divisor of the loss alone: aggregation with a nominal minibatch is batch/targets.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from jaxagent.credit.group import ZERO_TOLERANCE, survivors, zero_variance
+from jaxagent.errors import ConfigError
+from jaxagent.stage import Credit, Filter
+from jaxagent.types import Credited, Group, Trajectory
+
+
+def magnitude(item: Credited) -> float:
+    """The largest |A| of a trajectory's steps; 0 for a trajectory without steps."""
+    return float(np.abs(item.advantage_K).max(initial=0.0))
+
+
+def abs_min(threshold: float = 0.01, *, multiple: int = 1) -> Filter:
+    """Drop trajectories whose |A| is below the threshold (LOOP).
+
+    The number kept is rounded up to a multiple (the device count) with the largest |A| that would be dropped,
+    as far as there are trajectories. None is kept if none reaches the threshold.
+    """
+    if threshold < 0 or multiple < 1:
+        raise ConfigError(f"abs_min(threshold={threshold}, multiple={multiple}): expected >= 0 and >= 1")
+
+    def keep(credited: Sequence[Credited]) -> list[Credited]:
+        size_N = np.array([magnitude(item) for item in credited])
+        passing = int((size_N >= threshold).sum())
+        count = -(-passing // multiple) * multiple
+        best = np.argsort(-size_N, kind="stable")[:count]
+        return [credited[i] for i in sorted(best.tolist())]
+
+    return keep
+
+
+def positive_only(credited: Sequence[Credited]) -> list[Credited]:
+    """Keep trajectories with a positive advantage on average over their steps."""
+    return [item for item in credited if item.advantage_K.size and float(item.advantage_K.mean()) > 0]
+
+
+def success_only(credited: Sequence[Credited]) -> list[Credited]:
+    """Keep solved episodes (rejection-sampling fine-tuning). Reads the raw verdict, not the shaped return."""
+    return [item for item in credited if item.trajectory.success]
+
+
+def chain(*filters: Filter) -> Filter:
+    """Apply filters from left to right."""
+
+    def keep(credited: Sequence[Credited]) -> list[Credited]:
+        kept = list(credited)
+        for each in filters:
+            kept = each(kept)
+        return kept
+
+    return keep
+
+
+def by_reward(trajectory: Trajectory) -> float:
+    return trajectory.reward
+
+
+def by_success(trajectory: Trajectory) -> float:
+    return float(trajectory.success)
+
+
+def zero_std(
+    credit: Credit,
+    *,
+    metric: Callable[[Trajectory], float] = by_reward,
+    tolerance: float = ZERO_TOLERANCE,
+) -> Credit:
+    """Leave out groups whose metric does not vary (DAPO). Takes a credit, returns a credit.
+
+    Use `metric=by_success` when a continuous shaping term is part of the return, which then always varies.
+    Not for GVPO, whose failed steps learn from zero-variance groups too.
+    """
+
+    def informative(group: Group) -> bool:
+        return not zero_variance(np.array([metric(t) for t in survivors(group)], np.float64), tolerance)
+
+    return lambda groups: credit([group for group in groups if informative(group)])

@@ -1,0 +1,83 @@
+"""GVPO: correct the advantage of steps that failed to execute (OpenReview RY47Tq0VsV).
+
+In: any base credit. Out: the same trajectories with the advantage of failed steps replaced; the others are
+untouched. Shaping comes before every filter: failed steps of a zero-variance group still receive -b.
+
+    base A   step ok   failed: mult     add    add_all   mask   none
+     +.5       +.5          0          0       +.3       0     +.5
+      0         0         -.2        -.2       -.2       0      0
+     -.5       -.5        -.6        -.7       -.7       0     -.5        (b = .2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from jaxagent.credit.group import ZERO_TOLERANCE
+from jaxagent.errors import ConfigError
+from jaxagent.stage import Credit
+from jaxagent.types import Credited, ExecStatus, Group, Step
+
+FAILED = frozenset({ExecStatus.SYNTAX_ERROR, ExecStatus.RUNTIME_ERROR, ExecStatus.TIMEOUT})
+
+# Advantage of a failed step by the sign of the base advantage: shape -> (A, b) -> (below 0, zero, above 0).
+SHAPES: dict[str, Callable[[np.ndarray, float], tuple[np.ndarray | float, ...]]] = {
+    "mult": lambda a, b: ((1 + b) * a, -b, 0.0),
+    "add": lambda a, b: (a - b, -b, 0.0),
+    "add_all": lambda a, b: (a - b, -b, a - b),
+    "mask": lambda a, b: (0.0, 0.0, 0.0),
+    "none": lambda a, b: (a, 0.0, a),
+}
+
+
+def failed_step(step: Step, *, invalid_is_fail: bool = True) -> bool:
+    """A syntax error, an exception or a time-out; a message without a legal action too, unless excluded.
+
+    A message that was never executed (ExecStatus.NONE) did not fail.
+    """
+    return step.exec_status in FAILED or (invalid_is_fail and step.exec_status is ExecStatus.INVALID)
+
+
+def shape_failed(
+    advantage_K: Float[np.ndarray, "K"],
+    fail_K: Bool[np.ndarray, "K"],
+    *,
+    b: float,
+    shape: str,
+    tolerance: float = ZERO_TOLERANCE,
+) -> Float[np.ndarray, "K"]:
+    """Advantage per step with failed steps shaped. |A| <= tolerance counts as 0 (float noise has no sign)."""
+    base_K = np.asarray(advantage_K, np.float64)
+    below, zero, above = SHAPES[shape](base_K, b)
+    shaped_K = np.where(base_K < -tolerance, below, np.where(base_K > tolerance, above, zero))
+    return np.where(fail_K, shaped_K, base_K).astype(np.float32)
+
+
+def gvpo(
+    base: Credit,
+    *,
+    b: float = 0.2,
+    shape: str = "mult",
+    tolerance: float = ZERO_TOLERANCE,
+    invalid_is_fail: bool = True,
+) -> Credit:
+    """Shape the failed steps of `base`. `mult` is the paper's rule, `add` its ablation, `none` Dr. GRPO."""
+    if shape not in SHAPES:
+        raise ConfigError(f"gvpo shape={shape!r}; known shapes: {', '.join(map(repr, SHAPES))}")
+    if b < 0:
+        raise ConfigError(f"gvpo b={b} would reward failed steps; expected b >= 0")
+
+    def credit(groups: Sequence[Group]) -> list[Credited]:
+        shaped = []
+        for item in base(groups):
+            fails = [failed_step(step, invalid_is_fail=invalid_is_fail) for step in item.trajectory.steps]
+            advantage_K = shape_failed(
+                item.advantage_K, np.array(fails, bool), b=b, shape=shape, tolerance=tolerance
+            )
+            shaped.append(Credited(item.trajectory, advantage_K))
+        return shaped
+
+    return credit

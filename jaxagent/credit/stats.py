@@ -1,0 +1,60 @@
+"""What the log says about groups and advantages. Every mean of nothing is left out, never NaN.
+
+Names: reward/*, group/*, adv/*, step/*. The metrics describe what was rolled out, before any filter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxagent.credit.group import returns, survivors, zero_variance
+from jaxagent.credit.gvpo import failed_step
+from jaxagent.types import Credited, Group, Metrics
+
+
+def group_metrics(groups: Sequence[Group]) -> Metrics:
+    """Returns and their spread within groups, over survivors."""
+    alive = [survivors(group) for group in groups]
+    alive = [group for group in alive if group]
+    if not alive:
+        return {"group/count": 0.0}
+    rewards = [returns(group) for group in alive]
+    success = [np.array([t.success for t in group]) for group in alive]
+    every = np.concatenate(rewards)
+    return {
+        "group/count": float(len(alive)),
+        "group/size_mean": float(np.mean([r.size for r in rewards])),
+        "group/singleton_frac": float(np.mean([r.size == 1 for r in rewards])),
+        "group/zero_std_frac": float(np.mean([zero_variance(r) for r in rewards])),
+        "group/all_pass_frac": float(np.mean([s.all() for s in success])),
+        "group/all_fail_frac": float(np.mean([not s.any() for s in success])),
+        "group/std_mean": float(np.mean([r.std() for r in rewards])),
+        "reward/mean": float(every.mean()),
+        "reward/min": float(every.min()),
+        "reward/max": float(every.max()),
+        "reward/success": float(np.concatenate(success).mean()),
+    }
+
+
+def credit_metrics(credited: Sequence[Credited]) -> Metrics:
+    """Advantages over trained tokens (a step weighs as many tokens as it sampled) and failed steps."""
+    steps = [step for item in credited for step in item.trajectory.steps]
+    if not steps:
+        return {"adv/trajectories": float(len(credited))}
+    value_X = np.concatenate([item.advantage_K for item in credited]).astype(np.float64)
+    token_X = np.array([step.ids_T.size for step in steps], np.float64)
+    fail_X = np.array([failed_step(step) for step in steps])
+    total = max(token_X.sum(), 1.0)
+    return {
+        "adv/trajectories": float(len(credited)),
+        "adv/mean": float((value_X * token_X).sum() / total),
+        "adv/abs_mean": float((np.abs(value_X) * token_X).sum() / total),
+        "adv/min": float(value_X.min()),
+        "adv/max": float(value_X.max()),
+        "adv/positive_frac": float((token_X * (value_X > 0)).sum() / total),
+        "adv/zero_frac": float((token_X * (value_X == 0)).sum() / total),
+        "step/fail_rate": float(fail_X.mean()),
+        "step/fail_token_frac": float((token_X * fail_X).sum() / total),
+    }

@@ -1,0 +1,96 @@
+"""One transformer block as a pure function of (weights, x, rotary tables, attend).
+
+`attend(q, k, v) -> (attention output, anything)`: the training path gives packed causal attention, the
+decoder one that writes its cache and returns it as the second value. Weights are one layer's slice of the
+stacked parameters, already in the compute dtype; norms and the router's softmax run in float32 because bf16
+sums lose digits there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxagent.mesh.rules import constrain
+from jaxagent.model.moe import experts
+from jaxagent.model.rope import rotate
+from jaxagent.model.spec import ModelSpec
+
+Weights = Mapping[str, Array]
+Tables = tuple[Array, Array]
+Attend = Callable[[Array, Array, Array], tuple[Array, Any]]
+
+
+def rms_norm(
+    x: Float[Array, "*batch D"], weight_D: Float[Array, "D"], eps: float
+) -> Float[Array, "*batch D"]:
+    """weight * x / sqrt(mean(x²) + eps), in float32, returned in x's dtype."""
+    wide = x.astype(jnp.float32)
+    normed = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
+    weight = weight_D.astype(jnp.float32).reshape((1,) * (x.ndim - 1) + (-1,))
+    return (normed * weight).astype(x.dtype)
+
+
+def project(
+    weights: Weights, name: str, x: Float[Array, "B T i"], lora_scale: float
+) -> Float[Array, "B T o"]:
+    """x W (+ scale · (x A) B where the target has an adapter) (+ bias)."""
+    y = jnp.einsum("bti,io->bto", x, weights[name])
+    if f"{name}_a" in weights:
+        low = jnp.einsum("bti,ir->btr", x, weights[f"{name}_a"])
+        y = y + lora_scale * jnp.einsum("btr,ro->bto", low, weights[f"{name}_b"])
+    bias = weights.get(f"{name}_bias")
+    return y if bias is None else y + bias[None, None]
+
+
+def attention(
+    spec: ModelSpec,
+    weights: Weights,
+    x: Float[Array, "B T D"],
+    tables: Tables,
+    attend: Attend,
+    lora_scale: float,
+) -> tuple[Float[Array, "B T D"], Any]:
+    """Projections, per-head norms, rotary, `attend`, output projection."""
+    B, T = x.shape[:2]
+    q = project(weights, "q", x, lora_scale).reshape(B, T, spec.heads, spec.head_dim)
+    k = project(weights, "k", x, lora_scale).reshape(B, T, spec.kv_heads, spec.head_dim)
+    v = project(weights, "v", x, lora_scale).reshape(B, T, spec.kv_heads, spec.head_dim)
+    if spec.qk_norm:
+        q = rms_norm(q, weights["q_norm"], spec.norm_eps)
+        k = rms_norm(k, weights["k_norm"], spec.norm_eps)
+    q = constrain(rotate(q, tables), "batch", "sequence", "heads", None)
+    k = constrain(rotate(k, tables), "batch", "sequence", "kv_heads", None)
+    v = constrain(v, "batch", "sequence", "kv_heads", None)
+    out, extra = attend(q, k, v)
+    out = out.reshape(B, T, spec.heads * spec.head_dim)
+    return project(weights, "o", constrain(out, "batch", "sequence", "heads"), lora_scale), extra
+
+
+def mlp(weights: Weights, x: Float[Array, "B T D"], lora_scale: float) -> Float[Array, "B T D"]:
+    """SwiGLU: (silu(x G) * x U) W."""
+    gate = project(weights, "gate", x, lora_scale)
+    up = project(weights, "up", x, lora_scale)
+    hidden = constrain(jax.nn.silu(gate) * up, "batch", "sequence", "mlp")
+    return project(weights, "down", hidden, lora_scale)
+
+
+def block(
+    spec: ModelSpec,
+    weights: Weights,
+    x: Float[Array, "B T D"],
+    tables: Tables,
+    attend: Attend,
+    lora_scale: float,
+) -> tuple[Float[Array, "B T D"], Any]:
+    """x + attention(norm(x)), then x + mlp(norm(x)). Returns (x, `attend`'s second value)."""
+    normed = rms_norm(x, weights["attn_norm"], spec.norm_eps)
+    out, extra = attention(spec, weights, normed, tables, attend, lora_scale)
+    x = constrain(x + out, "batch", "residual", None)
+    normed = rms_norm(x, weights["mlp_norm"], spec.norm_eps)
+    out = experts(spec, weights, normed) if spec.experts else mlp(weights, normed, lora_scale)
+    return constrain(x + out, "batch", "residual", None), extra

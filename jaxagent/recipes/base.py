@@ -1,0 +1,43 @@
+"""What a recipe is made of, and what it may build from.
+
+A recipe is one file: a typed options record and a function `(options, materials) -> Stage`. It composes functions
+of credit/, batch/ and learn/ by reference; the loop never learns its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxagent.chat.render import Renderer
+from jaxagent.config import Record
+from jaxagent.envs.protocol import EnvSpec
+from jaxagent.stage import Stage
+from jaxagent.types import Group, Sampling, Task
+
+
+@dataclass(frozen=True)
+class Materials:
+    """What a stage may be built from.
+
+    name:        the stage's name in metrics and checkpoints.
+    sampling:    the run's training-time sampling rule.
+    demonstrate: (tasks, sloppiness in [0, 1]) -> demonstration groups by the environment's scripted expert.
+    """
+
+    name: str
+    spec: EnvSpec
+    tasks: Sequence[Task]
+    renderer: Renderer
+    sampling: Sampling
+    seed: int
+    demonstrate: Callable[[Sequence[Task], float], list[Group]]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """options: the recipe's own configuration record; stage: builds the Stage from it."""
+
+    options: type[Record]
+    stage: Callable[[Any, Materials], Stage]

@@ -1,0 +1,40 @@
+import numpy as np
+import pytest
+from made_episodes import make_group, make_step, make_task, make_trajectory
+
+from jaxagent.credit.group import group_mean, per_group
+from jaxagent.credit.gvpo import gvpo
+from jaxagent.credit.stats import credit_metrics, group_metrics
+from jaxagent.types import Credited, Group
+
+
+def test_group_metrics():
+    groups = [make_group([1.0, 1.0]), make_group([0.0, 0.0]), make_group([1.0, 0.0]), make_group([0.5])]
+    out = group_metrics(groups)
+    assert out["group/zero_std_frac"] == 0.75
+    assert out["group/all_pass_frac"] == 0.25
+    assert out["group/all_fail_frac"] == 0.5
+    assert out["group/singleton_frac"] == 0.25
+    assert out["group/std_mean"] == pytest.approx(0.125)
+    assert out["reward/mean"] == pytest.approx(3.5 / 7)
+    assert out["reward/success"] == pytest.approx(3 / 7)
+
+
+def test_credit_metrics_weigh_tokens_and_show_the_drift_of_shaping():
+    steps = [make_step(0, tokens=3), make_step(1, tokens=1, status="timeout")]
+    group = Group(make_task(), tuple(make_trajectory(0.5, steps=steps, rollout=i) for i in range(2)))
+    plain, shaped = per_group(group_mean), gvpo(per_group(group_mean))
+    assert credit_metrics(plain([group]))["adv/mean"] == 0
+    out = credit_metrics(shaped([group]))
+    assert out["adv/mean"] == pytest.approx(-0.05)
+    assert out["adv/zero_frac"] == pytest.approx(0.75)
+    assert out["step/fail_rate"] == 0.5
+    assert out["step/fail_token_frac"] == 0.25
+
+
+def test_nothing_to_measure_is_no_crash():
+    assert group_metrics([]) == {"group/count": 0.0}
+    assert group_metrics([Group(make_task(), ())]) == {"group/count": 0.0}
+    assert credit_metrics([]) == {"adv/trajectories": 0.0}
+    empty = Credited(make_trajectory(steps=[]), np.zeros(0, np.float32))
+    assert credit_metrics([empty]) == {"adv/trajectories": 1.0}
