@@ -110,7 +110,7 @@ def trimcart(scene: Scene) -> Goal:
 
 def shoppinglist(scene: Scene) -> Goal:
     scene.tables["shop.cart"].clear()
-    title = scene.style.choice(["Shopping list", "To buy", "Wish list"])
+    title = scene.style.choice(["Shopping list", "Party list", "Wish list"])
     card, address = scene.style.choice(["Visa", "Debit"]), scene.style.choice(["Home", "Work"])
     rows = scene.rng.sample(scene.rows("shop.products"), scene.rng.randrange(2, 5))
     items = [(row["id"], scene.rng.randrange(1, 5)) for row in rows]
