@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Protocol, runtime_checkable
-
-import numpy as np
 
 from jaxagent.types import Action, Evaluation, Message, Metrics, Prompt, StepResult, Task, Trajectory
 
@@ -63,7 +62,7 @@ class EnvSpec:
     observe: Callable[[str], Message]
     metrics: Callable[[Sequence[Trajectory]], Metrics]
     max_steps: int
-    expert: Callable[[Task, np.random.Generator, float], ScriptedPolicy] | None = None
+    expert: Callable[[Task, Random, float], ScriptedPolicy] | None = None
     max_observation_chars: int = 16_000
     worker: Mapping[str, float] = field(
         default_factory=dict
