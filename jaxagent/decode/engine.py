@@ -1,10 +1,11 @@
 """The decoder: `Generate` over fixed-shape device programs, many sessions at once.
 
 In:  requests from any number of coroutines.   Out: completions with the log-probs of the sampled tokens.
-All live requests step together, `tokens` tokens per device call; what arrives meanwhile joins at the next call. A
-session's KV stays in its slot between turns, so only new tokens are prefilled, and a session whose environment is
-busy costs nothing. The device works in a thread of its own: environments run on meanwhile.
-Not its job: slots and shapes (scheduler.py), the device (worker.py, programs.py), text (`decode` is given to it).
+All live requests step together, `tokens` tokens per device call; what arrives meanwhile joins at the next
+call. A session's KV stays in its slot between turns, so only new tokens are prefilled, and a session whose
+environment is busy costs nothing. The device works in a thread of its own: environments run on meanwhile.
+Not its job: slots and shapes (scheduler.py), the device (worker.py, programs.py), text (`decode` is given to
+it).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -40,9 +42,10 @@ class Session:
 class Engine:
     """Implements types.Generate. `load` comes before the first request.
 
-    slots: sessions whose KV is kept; with fewer slots than sessions, idle ones are evicted and prefilled again.
-    tokens: tokens sampled per device call, the longest that a new request waits.
-    decode: ids -> text, needed for stop strings only.   burst: prefill calls in a row before decoding goes on.
+    slots: sessions whose KV is kept; with fewer slots than sessions, idle ones are evicted and prefilled
+    again. tokens: tokens sampled per device call, the longest that a new request waits.
+    decode: ids -> text, needed for stop strings only.   burst: prefill calls in a row before decoding goes
+    on.
     """
 
     def __init__(
@@ -153,12 +156,13 @@ class Engine:
         if same < len(session.ids):
             got = f"token {ids[same]}" if same < len(ids) else "the end"
             raise RolloutError(
-                f"session {name!r}: the context was rewritten: position {same} holds token {session.ids[same]}, the "
-                f"request has {got} there; a context that changes its past is a new session (a new segment)"
+                f"session {name!r}: the context was rewritten: position {same} holds token "
+                f"{session.ids[same]}, the request has {got} there; a context that changes its past "
+                "is a new session (a new segment)"
             )
         return ids
 
-    def _tell(self, event, about: Job | str) -> None:
+    def _tell(self, event: Literal["submit", "cancel", "release"], about: Job | str) -> None:
         """Leave word for the next tick, and see that there is one."""
         self._inbox.append((event, about))
         loop = asyncio.get_running_loop()

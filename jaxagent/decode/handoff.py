@@ -1,7 +1,7 @@
 """Train parameters -> decoder weights: one jitted program, no host copy.
 
-Cast to the decoder's dtype, adapters merged (in float32, before the cast), stacked layers split into a tuple. The
-checksum is computed from the bits of what the decoder will use, so a weight that never arrived shows.
+Cast to the decoder's dtype, adapters merged (in float32, before the cast), stacked layers split into a tuple.
+The checksum is computed from the bits of what the decoder will use, so a weight that never arrived shows.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def merged(stacked: dict[str, Array], scale: float) -> dict[str, Array]:
 
 
 def checksum(weights: Weights) -> UInt32[Array, ""]:
-    """Sum modulo 2^32 of every element's bits times its odd index: changes with any bit, in any order of devices."""
+    """Sum modulo 2^32 of every element's bits times its odd index: changes with any bit, in any order of
+    devices.
+    """
     total = jnp.uint32(0)
     for leaf in jax.tree.leaves(weights):
         bits = jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{leaf.dtype.itemsize * 8}")).astype(

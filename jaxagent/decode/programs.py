@@ -1,9 +1,9 @@
 """The decoder's three device programs, compiled once per shape: prefill, decode, copy.
 
-Each takes the whole cache, donated, and a list of slots. Rows work on a copy of their slots' first `length` positions
-and write back what is new, so a call costs by its rows and length, not by the size of the cache; a decode call over
-all slots and the whole length works in place. Rows that take no part have slot = number of slots.
-Not its job: deciding what runs (scheduler.py).
+Each takes the whole cache, donated, and a list of slots. Rows work on a copy of their slots' first `length`
+positions and write back what is new, so a call costs by its rows and length, not by the size of the cache; a
+decode call over all slots and the whole length works in place. Rows that take no part have slot = number of
+slots. Not its job: deciding what runs (scheduler.py).
 """
 
 from __future__ import annotations
@@ -144,7 +144,9 @@ class Programs:
             self._program("copy", length, 0, cache, *pair)
 
     def _program(self, kind: str, length: int, donated: int, *arrays: Any) -> Callable[..., Any]:
-        """The executable of this kind for the shapes of the host arrays (weights and cache never change shape)."""
+        """The executable of this kind for the shapes of the host arrays (weights and cache never change
+        shape).
+        """
         host = tuple(leaf.shape for leaf in jax.tree.leaves(arrays) if isinstance(leaf, np.ndarray))
         key = (kind, length, host)
         if key not in self._compiled:
@@ -160,20 +162,21 @@ class Programs:
 
 
 def idle_rows(rows: int, slots: int) -> Rows:
-    """Rows as numpy arrays, none of them in use; a caller fills in the first ones."""
+    """Rows of which none is in use, for a caller to fill in."""
+    host: Any = np  # these are numpy arrays until the program takes them
     return Rows(
-        slot_R=np.full(rows, slots, np.int32),
-        token_R=np.zeros(rows, np.int32),
-        position_R=np.full(rows, OFF, np.int32),
-        index_R=np.zeros(rows, np.int32),
-        limit_R=np.zeros(rows, np.int32),
-        stream_R5=np.zeros((rows, 5), np.uint32),
-        stop_RM=np.full((rows, MAX_STOPS), -1, np.int32),
+        slot_R=host.full(rows, slots, np.int32),
+        token_R=host.zeros(rows, np.int32),
+        position_R=host.full(rows, OFF, np.int32),
+        index_R=host.zeros(rows, np.int32),
+        limit_R=host.zeros(rows, np.int32),
+        stream_R5=host.zeros((rows, 5), np.uint32),
+        stop_RM=host.full((rows, MAX_STOPS), -1, np.int32),
         rule=Rule(
-            np.zeros(rows, np.float32),
-            np.zeros(rows, np.int32),
-            np.ones(rows, np.float32),
-            np.zeros(rows, np.float32),
+            temperature_B=host.zeros(rows, np.float32),
+            top_k_B=host.zeros(rows, np.int32),
+            top_p_B=host.ones(rows, np.float32),
+            min_p_B=host.zeros(rows, np.float32),
         ),
     )
 

@@ -1,11 +1,14 @@
-"""Which session's tokens lie in which slot, and what runs next. Pure Python and numpy: no device, no clock, no threads.
+"""Which session's tokens lie in which slot, and what runs next. Pure Python and numpy: no device, no clock,
+no threads.
 
-A slot holds the KV of `held` tokens. The KV of a job never includes its last token: that one leads the next decode
-call, so prefill needs no logits and every call to the model either prefills or decodes.
+A slot holds the KV of `held` tokens. The KV of a job never includes its last token: that one leads the next
+decode call, so prefill needs no logits and every call to the model either prefills or decodes.
 
-    place()         gives waiting jobs a slot: their session's own, an empty one, or that of the least recently used
-                    idle session (which is prefilled again when it returns). Tokens that another slot already holds
-                    are copied; if another slot is about to hold more of them, the job waits for that prefill.
+    place()         gives waiting jobs a slot: their session's own, an empty one, or that of the least
+    recently used
+                    idle session (which is prefilled again when it returns). Tokens that another slot already
+                    holds are copied; if another slot is about to hold more of them, the job waits for that
+                    prefill.
     next_prefill()  the next batch of tokens to prefill          decodable()  jobs whose context is complete
 """
 
@@ -59,7 +62,9 @@ class Copy:
 
 @dataclass(frozen=True)
 class Prefill:
-    """`counts[i]` tokens of jobs[i] from position slot.held on, in a program of `rows` x `queries` x `length`."""
+    """`counts[i]` tokens of jobs[i] from position slot.held on, in a program of `rows` x `queries` x
+    `length`.
+    """
 
     jobs: tuple[Job, ...]
     counts: tuple[int, ...]
@@ -72,7 +77,8 @@ class Prefill:
 class Buckets:
     """The shapes of the decoder's programs: one is compiled for every combination.
 
-    prefill: (rows, query tokens) pairs.   decode: rows.   lengths: cache positions read; the last is the context.
+    prefill: (rows, query tokens) pairs.   decode: rows.   lengths: cache positions read; the last is the
+    context.
     """
 
     prefill: tuple[tuple[int, int], ...]
@@ -111,7 +117,7 @@ class Scheduler:
     def live(self) -> list[Job]:
         return [slot.job for slot in self.slots if slot.job]
 
-    # --- what callers tell ---------------------------------------------------------------------------------
+    # --- what callers tell ---
 
     def submit(self, job: Job) -> None:
         self.queue.append(job)
@@ -126,20 +132,25 @@ class Scheduler:
             self._hold(slot, np.asarray(job.ids, np.int32), min(slot.held, len(job.ids) - 1))
 
     def release(self, session: str) -> None:
-        """The session is over. Its tokens stay until the slot is needed: another session may share their prefix."""
+        """The session is over. Its tokens stay until the slot is needed: another session may share their
+        prefix.
+        """
         slot = self.by_session.pop(session, None)
         if slot:
             slot.session = None
 
     def invalidate(self) -> None:
-        """The weights changed: no KV is worth anything. Live jobs keep their slots and are prefilled again."""
+        """The weights changed: no KV is worth anything. Live jobs keep their slots and are prefilled
+        again.
+        """
         for slot in self.slots:
             self._hold(slot, slot.ids, 0)
 
-    # --- what runs next ------------------------------------------------------------------------------------
+    # --- what runs next ---
 
     def place(self) -> list[list[Copy]]:
-        """Slots for waiting jobs: returning sessions first, then by arrival. The batches of copies must run, in
+        """Slots for waiting jobs: returning sessions first, then by arrival. The batches of copies must run,
+        in
         order, before anything else; within a batch no source is another's target."""
         batches: list[list[Copy]] = []
         waiting: list[Job] = []
@@ -179,12 +190,12 @@ class Scheduler:
         rows = next((r for r in shapes if r >= len(alike)), shapes[-1])
         jobs = tuple((alike + [job for job in pending if job not in alike])[:rows])
         counts = tuple(min(_missing(job), wanted) for job in jobs)
-        reach = max(_slot(job).held + count for job, count in zip(jobs, counts))
+        reach = max(slot_of(job).held + count for job, count in zip(jobs, counts))
         return Prefill(jobs, counts, rows, wanted, self.buckets.length(reach))
 
     def prefilled(self, batch: Prefill) -> None:
         for job, count in zip(batch.jobs, batch.counts):
-            slot = _slot(job)
+            slot = slot_of(job)
             slot.held += count
             slot.used = self._tick()
 
@@ -201,10 +212,11 @@ class Scheduler:
         """Tokens sampled by one decode call; all but the last now have their KV in the slot."""
         job.ids.extend(ids)
         job.logprobs.extend(logprobs)
-        slot = _slot(job)
+        slot = slot_of(job)
         slot.held, slot.used = len(job.ids) - 1, self._tick()
 
-    # --- inside ----------------------------------------------------------------------------------------------
+    # --- inside
+    # ----------------------------------------------------------------------------------------------
 
     def _tick(self) -> int:
         self._clock += 1
@@ -236,7 +248,9 @@ class Scheduler:
         return (best, shared) if shared >= self.share else (None, 0)
 
     def _more_is_coming(self, job: Job, shared: int) -> bool:
-        """True if a slot that is being prefilled will hold the job's whole context, or `share` more tokens of it."""
+        """True if a slot that is being prefilled will hold the job's whole context, or `share` more tokens of
+        it.
+        """
         coming = max(
             (self._equal(job, slot) for slot in self.slots if slot.job and _missing(slot.job)), default=0
         )
@@ -250,11 +264,11 @@ class Scheduler:
         return min(free, key=order, default=None)
 
 
-def _slot(job: Job) -> Slot:
+def slot_of(job: Job) -> Slot:
     assert job.slot is not None, "a job without a slot was scheduled"
     return job.slot
 
 
 def _missing(job: Job) -> int:
     """Context tokens that are not in the slot yet; the last token never has to be."""
-    return len(job.ids) - 1 - _slot(job).held
+    return len(job.ids) - 1 - slot_of(job).held

@@ -1,7 +1,8 @@
 """The decoder's device side: weights, cache and programs, driven one tick at a time. Synchronous.
 
-A tick takes in what callers did meanwhile, prefills what is missing, and runs one decode call for all live jobs. It
-runs in one thread at a time (a lock keeps `load` out of it). Not its job: coroutines and sessions (engine.py).
+A tick takes in what callers did meanwhile, prefills what is missing, and runs one decode call for all live
+jobs. It runs in one thread at a time (a lock keeps `load` out of it). Not its job: coroutines and sessions
+(engine.py).
 """
 
 from __future__ import annotations
@@ -12,17 +13,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
-from jaxagent.decode.handoff import hand_off
 from jaxagent.decode.programs import COPIES, Programs, Rows, idle_rows, stream_name
-from jaxagent.decode.scheduler import Buckets, Copy, Job, Prefill, Scheduler
+from jaxagent.decode.scheduler import Buckets, Copy, Job, Prefill, Scheduler, slot_of
 from jaxagent.errors import DivergenceError, RolloutError
-from jaxagent.model.cache import OFF, init_cache
+from jaxagent.model.cache import OFF
 from jaxagent.model.extend import Weights
 from jaxagent.model.spec import ModelSpec
 from jaxagent.types import Completion, Stop
@@ -33,7 +31,9 @@ Event = tuple[Literal["submit", "cancel", "release"], Job | str]
 
 @dataclass
 class Counts:
-    """Work done so far. row_steps: rows x tokens that the decode calls computed; sampled / row_steps is the yield."""
+    """Work done so far. row_steps: rows x tokens that the decode calls computed; sampled / row_steps is the
+    yield.
+    """
 
     prefilled: int = 0
     copied: int = 0
@@ -75,8 +75,8 @@ class Worker:
     def load(self, graphdef: nnx.GraphDef, params: nnx.State, version: int) -> None:
         if version < self.version:
             raise RolloutError(
-                f"weights of version {version} came after version {self.version}; versions never go back, or stale "
-                "samples would pass for fresh ones"
+                f"weights of version {version} came after version {self.version}; versions never go back, or "
+                "stale samples would pass for fresh ones"
             )
         with self._lock:
             self.weights = None  # the old ones go first: both need not fit
@@ -140,7 +140,7 @@ class Worker:
         limits = [self._limit(job) for job in jobs]
         reach = max(len(job.ids) - 1 + min(limit, self.programs.tokens) for job, limit in zip(jobs, limits))
         count = self.buckets.rows(len(jobs))
-        places = [job.slot.index for job in jobs] if count == self.slots else range(len(jobs))
+        places = [slot_of(job).index for job in jobs] if count == self.slots else range(len(jobs))
         rows = decode_arrays(jobs, limits, places, idle_rows(count, self.slots))
         self.cache, out = self.programs.decode(self.buckets.length(reach), self._loaded(), self.cache, rows)
         token_RN, logprob_RN, count_R = jax.device_get(out)
@@ -152,8 +152,8 @@ class Worker:
             n = count_R[row]
             if not np.isfinite(logprob_RN[row, :n]).all():
                 raise DivergenceError(
-                    f"the decoder sampled from logits that are not finite (weights of version {self.version}, "
-                    f"session {job.request.session!r}, position {len(job.ids)}); the weights have diverged"
+                    f"the decoder sampled from logits that are not finite (weights of version {self.version}"
+                    f", session {job.request.session!r}, position {len(job.ids)}); the weights have diverged"
                 )
             if job.version is None:
                 job.version = self.version
@@ -169,7 +169,9 @@ class Worker:
         return min(job.request.sampling.max_tokens - job.sampled, self.buckets.lengths[-1] - len(job.ids))
 
     def _stop(self, job: Job, new: int) -> Stop | None:
-        """Why the job is complete after `new` more tokens. A stop string cuts off what was sampled after it."""
+        """Why the job is complete after `new` more tokens. A stop string cuts off what was sampled after
+        it.
+        """
         sampling = job.request.sampling
         if sampling.stop_strings and self.decode is not None:
             keep = first_stop(job.ids[job.context :], job.sampled - new, sampling.stop_strings, self.decode)
@@ -207,9 +209,8 @@ def prefill_arrays(batch: Prefill, slots: int) -> tuple[np.ndarray, np.ndarray, 
     token_RQ = np.zeros((batch.rows, batch.queries), np.int32)
     position_RQ = np.full((batch.rows, batch.queries), OFF, np.int32)
     for row, (job, count) in enumerate(zip(batch.jobs, batch.counts)):
-        assert job.slot is not None, "a job without a slot was scheduled"
-        held = job.slot.held
-        slot_R[row] = job.slot.index
+        slot = slot_of(job)
+        held, slot_R[row] = slot.held, slot.index
         token_RQ[row, :count] = job.ids[held : held + count]
         position_RQ[row, :count] = np.arange(held, held + count)
     return slot_R, token_RQ, position_RQ
@@ -218,9 +219,8 @@ def prefill_arrays(batch: Prefill, slots: int) -> tuple[np.ndarray, np.ndarray, 
 def decode_arrays(jobs: Sequence[Job], limits: Sequence[int], places: Sequence[int], rows: Rows) -> Rows:
     """`rows` with the jobs filled in at `places`."""
     for job, limit, row in zip(jobs, limits, places):
-        assert job.slot is not None, "a job without a slot was scheduled"
         sampling, key = job.request.sampling, job.request.key
-        rows.slot_R[row] = job.slot.index
+        rows.slot_R[row] = slot_of(job).index
         rows.token_R[row] = job.ids[-1]
         rows.position_R[row] = len(job.ids) - 1
         rows.index_R[row] = job.sampled
