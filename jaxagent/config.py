@@ -83,7 +83,7 @@ class TokenizerConfig(Record):
 
     source: str = "model"
     vocab_size: int = Field(512, ge=300)
-    template: Literal["qwen2.5", "qwen3", "plain", "chatml"] = "qwen3"
+    template: str = "qwen3"
 
 
 class EnvConfig(Record):

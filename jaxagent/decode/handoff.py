@@ -1,7 +1,7 @@
 """Train parameters -> decoder weights: one jitted program, no host copy.
 
-Cast to the decoder's dtype, adapters merged (in float32, before the cast), stacked layers split into a tuple. The
-checksum is computed from the bits of what the decoder will use, so a weight that never arrived shows.
+Cast to the decoder's dtype, adapters merged (in float32, before the cast), stacked layers split into a tuple.
+The checksum is computed from the bits of what the decoder will use, so a weight that never arrived shows.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from jaxagent.model.transformer import Transformer
 
 
 @functools.partial(jax.jit, static_argnames=("graphdef", "dtype"))
-def hand_off(graphdef: nnx.GraphDef, params: nnx.State, *, dtype: DTypeLike) -> tuple[Weights, UInt32[Array, ""]]:
+def hand_off(
+    graphdef: nnx.GraphDef, params: nnx.State, *, dtype: DTypeLike
+) -> tuple[Weights, UInt32[Array, ""]]:
     """(decoder weights, checksum)."""
     model: Transformer = nnx.merge(graphdef, params)
     stacked = merged(model.stacked(), model.lora_scale)
     layers = tuple(
-        {name: value[index].astype(dtype) for name, value in stacked.items()} for index in range(model.spec.layers)
+        {name: value[index].astype(dtype) for name, value in stacked.items()}
+        for index in range(model.spec.layers)
     )
     head_VD = None if model.spec.tied else model.head[...].astype(dtype)
     weights = Weights(model.embed[...].astype(dtype), model.final_norm[...].astype(dtype), head_VD, layers)
@@ -41,10 +44,14 @@ def merged(stacked: dict[str, Array], scale: float) -> dict[str, Array]:
 
 
 def checksum(weights: Weights) -> UInt32[Array, ""]:
-    """Sum modulo 2^32 of every element's bits times its odd index: changes with any bit, in any order of devices."""
+    """Sum modulo 2^32 of every element's bits times its odd index: changes with any bit, in any order of
+    devices.
+    """
     total = jnp.uint32(0)
     for leaf in jax.tree.leaves(weights):
-        bits = jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{leaf.dtype.itemsize * 8}")).astype(jnp.uint32)
+        bits = jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{leaf.dtype.itemsize * 8}")).astype(
+            jnp.uint32
+        )
         place = jax.lax.iota(jnp.uint32, bits.size).reshape(bits.shape) * jnp.uint32(2) + jnp.uint32(1)
         total = total * jnp.uint32(0x01000193) + (bits * place).sum(dtype=jnp.uint32)
     return total

@@ -14,6 +14,9 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.errors import ConfigError
@@ -72,9 +75,26 @@ def tasks(split: str) -> list[Task]:
     ]
 
 
-def expert(task: Task) -> tuple[str, str]:
-    """The two messages that solve a task."""
-    return f"open {task.meta['colour']}", f"take {task.meta['item']}"
+@dataclass(frozen=True)
+class Expert:
+    """Plays one game from the task alone. At each message it errs with probability `sloppiness`."""
+
+    task: Task
+    rng: np.random.Generator
+    sloppiness: float
+
+    def act(self, observation: str) -> str:
+        opening = observation.startswith("You need")
+        verb, word = ("open", self.task.meta["colour"]) if opening else ("take", self.task.meta["item"])
+        if self.rng.random() >= self.sloppiness:
+            return f"{verb} {word}"
+        others = [other for other in (COLOURS if opening else ITEMS) if other != word]
+        wrong = others[self.rng.integers(len(others))]
+        return (f"{verb} {wrong}", f"{verb} the {word}", observation)[self.rng.integers(3)]
+
+
+def expert(task: Task, rng: np.random.Generator, sloppiness: float) -> Expert:
+    return Expert(task, rng, sloppiness)
 
 
 class Doors:
@@ -178,4 +198,5 @@ DOORS = EnvSpec(
     observe=observe,
     metrics=metrics,
     max_steps=2,
+    expert=expert,
 )

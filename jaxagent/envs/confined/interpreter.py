@@ -19,14 +19,13 @@ from typing import Any, NoReturn
 
 FILENAME = "<python-input>"
 FAILED = "Execution failed. Traceback:\n"
-MODULES = tuple(
-    """
-    abc array base64 bisect calendar cmath collections collections.abc contextlib copy csv dataclasses datetime
-    decimal difflib enum fractions functools hashlib heapq hmac html io itertools json keyword math numbers
-    operator pprint random re secrets statistics string struct textwrap time types typing unicodedata
+_NAMES = """
+    abc array base64 bisect calendar cmath collections collections.abc contextlib copy csv dataclasses
+    datetime decimal difflib enum fractions functools hashlib heapq hmac html io itertools json keyword math
+    numbers operator pprint random re secrets statistics string struct textwrap time types typing unicodedata
     urllib.parse uuid
-    """.split()
-)
+"""
+MODULES = tuple(_NAMES.split())
 _PACKAGES = frozenset(MODULES) | {"urllib", "_strptime", "__future__"}
 
 
