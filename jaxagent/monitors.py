@@ -18,8 +18,9 @@ from jaxagent.types import Metrics
 
 @dataclass(frozen=True)
 class Rule:
-    """`metric` is found by `lookup`. `above`: off above the threshold, else below. `start`: as a multiple of the
-    metric's first value."""
+    """`metric` is found by `lookup`. `above`: off above the threshold, else below. `start`: as a multiple
+    of the metric's first value.
+    """
 
     metric: str
     threshold: float

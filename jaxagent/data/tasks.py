@@ -2,8 +2,8 @@
 
     tasks a b c, 2 an iteration:   [c a] [b | a] [b c] ...      "|" is where the second epoch begins
 
-The order depends on (seed, epoch) alone. A checkpoint carries a fingerprint of the task list, so that a run is
-not continued on another one.
+The order depends on (seed, epoch) alone. A checkpoint carries a fingerprint of the task list, so that a run
+is not continued on another one.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Epochs:
         for name, mine in (("fingerprint", self._fingerprint), ("seed", self._seed), ("size", self._size)):
             if state[name] != mine:
                 raise DataError(
-                    f"the checkpoint was written with data {name} {state[name]!r}, this run has {mine!r}; resume "
-                    "with the same tasks and seed, or start another run folder"
+                    f"the checkpoint was written with data {name} {state[name]!r}, this run has {mine!r}; "
+                    "resume with the same tasks and seed, or start another run folder"
                 )
         self.epoch, self.position = int(state["epoch"]), int(state["position"])
 
