@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from jaxagent.checkpoint import Checkpointer
 from jaxagent.checks import TOLERANCES
+from jaxagent.compilations import Compilations
 from jaxagent.console import RunConsole
 from jaxagent.eval.runner import EvalResult, evaluate
 from jaxagent.learner import Learner, Model
@@ -59,6 +60,7 @@ class Runtime:
         self.seed = config.seed
         self.console = console or RunConsole()
         self._preemption = preemption
+        self.compilations = Compilations()
         self._started = time.perf_counter()
         self.policy = build_policy(prepared)
         self._params: Any = self.policy.params
@@ -266,6 +268,7 @@ class Runtime:
         self.console.stop()
         self.rollouts.close()
         self.checkpoints.close()
+        self.compilations.close()
         if self._sink is not None:
             self._sink.close()
 
