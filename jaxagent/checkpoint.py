@@ -7,10 +7,10 @@
         commit.json        written last, in one rename: leaves, shapes, dtypes, and the size of every file
       best.json            which step scored best
 
-A checkpoint without a valid commit.json, or whose files are not those it lists, was interrupted: it is skipped
-on restore and removed by a later save. Nothing that was committed is ever overwritten; saving a step again makes
-a new attempt. Writing happens in the background: `save` returns when the device arrays are copied, so the
-caller may donate them. Not the job of this file: what belongs in the state (train.py), HF export (export.py).
+A checkpoint without a valid commit.json, or whose files are not those it lists, was interrupted: it is
+skipped on restore and removed by a later save. Nothing that was committed is ever overwritten; saving a step
+again makes a new attempt. Writing happens in the background: `save` returns when the arrays are copied, so
+that the caller may donate them. Not the job of this file: what belongs in the state (train.py), HF export.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
+from jaxagent.checkpoint_state import abstract, check_leaves, host_json, like, named, signature
 from jaxagent.errors import ConfigError, DataError
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,9 @@ class Checkpointer:
 
     def __init__(self, folder: str | epath.PathLike, *, keep: int = 3):
         if keep < 1:
-            raise ConfigError(f"checkpoint keep={keep} would delete the checkpoint just written; set it to 1 or more")
+            raise ConfigError(
+                f"checkpoint keep={keep} would delete the checkpoint just written; set it to 1 or more"
+            )
         self.folder = epath.Path(folder).absolute()
         self.keep = keep
         self._orbax = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
@@ -67,26 +70,29 @@ class Checkpointer:
     # --- writing ---------------------------------------------------------------------------------------
 
     def save(self, step: int, device_state: Any, host_state: Mapping[str, Any]) -> None:
-        """Start writing a checkpoint; returns when `device_state` may be donated. Errors surface on the next call.
+        """Start writing a checkpoint; returns when `device_state` may be donated.
 
-        device_state: any pytree of arrays and numbers. host_state: JSON values, string keys.
+        device_state: any pytree of arrays and numbers. host_state: JSON values, string keys. What goes wrong
+        in the background is raised by the next `save` or `wait`.
         """
         if step < 0:
             raise DataError(f"checkpoint step {step}; expected 0 or more")
-        host = _host_json(host_state)
-        leaves = _named(device_state)
+        host = host_json(host_state)
+        leaves = named(device_state)
         self.wait()
         target = self.folder / self._new_name(step)
         primary = jax.process_index() == 0
         if primary:
             target.mkdir(parents=True, exist_ok=True)
             (target / HOST).write_text(host)
-        arrays = {name: leaf if isinstance(leaf, jax.Array) else np.asarray(leaf) for name, leaf in leaves.items()}
+        arrays = {
+            name: leaf if isinstance(leaf, jax.Array) else np.asarray(leaf) for name, leaf in leaves.items()
+        }
         self._orbax.save(target / DEVICE, args=ocp.args.StandardSave(arrays))
         record = {
             "step": step,
             "host_crc32": zlib.crc32(host.encode()),
-            "leaves": {name: _signature(leaf) for name, leaf in leaves.items()},
+            "leaves": {name: signature(leaf) for name, leaf in leaves.items()},
         }
         self._thread = threading.Thread(target=self._finish, args=(target, record, primary), daemon=False)
         self._thread.start()
@@ -105,7 +111,7 @@ class Checkpointer:
         self._orbax.close()
 
     def mark_best(self, step: int, *, metric: str, value: float) -> bool:
-        """Point to `step` if `value` is higher than the best so far (the first of equals stays). True if it is."""
+        """Point to `step` if `value` is above the best so far (the first of equals stays). True if it is."""
         best = self.best()
         if not np.isfinite(value) or (best is not None and value <= best.value):
             return False
@@ -132,7 +138,9 @@ class Checkpointer:
             if whole and (len(kept) < self.keep or (best is not None and step == best.step)):
                 kept.append(step)
                 continue
-            (path / COMMIT).unlink(missing_ok=True)  # first, so that a kill in between leaves no whole-looking one
+            (path / COMMIT).unlink(
+                missing_ok=True
+            )  # first, so that a kill in between leaves no whole-looking one
             path.rmtree()
 
     def _new_name(self, step: int) -> str:
@@ -153,6 +161,13 @@ class Checkpointer:
         path = self.folder / BEST
         return Best(**json.loads(path.read_text())) if path.exists() else None
 
+    def latest_host(self) -> Mapping[str, Any] | None:
+        """Host state of the newest whole checkpoint: it may say which template the arrays need."""
+        for path, _ in reversed(self._folders()):
+            if _committed(path) is not None:
+                return json.loads((path / HOST).read_text())
+        return None
+
     def restore_latest(self, template: Any) -> Restored | None:
         """The newest whole checkpoint, or None. See `restore` for `template`."""
         for path, _ in reversed(self._folders()):
@@ -162,23 +177,23 @@ class Checkpointer:
         return None
 
     def restore(self, step: int, template: Any) -> Restored:
-        """A given step. The template's leaves (arrays, ShapeDtypeStructs, numbers) give shape, dtype, sharding."""
+        """A given step. `template`: arrays, ShapeDtypeStructs and numbers as expected."""
         for path, found in reversed(self._folders()):
             if found == step and (record := _committed(path)) is not None:
                 return self._load(path, record, template)
         raise DataError(f"no whole checkpoint of step {step} in {self.folder}; there are {self.steps()}")
 
     def _load(self, path: epath.Path, record: Mapping[str, Any], template: Any) -> Restored:
-        wanted = _named(template)
-        _check_leaves(path, record["leaves"], wanted)
-        target = {name: _abstract(leaf) for name, leaf in wanted.items()}
+        wanted = named(template)
+        check_leaves(path, record["leaves"], wanted)
+        target = {name: abstract(leaf) for name, leaf in wanted.items()}
         try:
             arrays = self._orbax.restore(path / DEVICE, args=ocp.args.StandardRestore(target))
         except (ValueError, OSError, KeyError) as error:
             raise DataError(
                 f"checkpoint {path} is damaged ({error}); delete that folder to resume from the one before it"
             ) from error
-        leaves = [_like(arrays[name], leaf) for name, leaf in wanted.items()]
+        leaves = [like(arrays[name], leaf) for name, leaf in wanted.items()]
         state = jax.tree.unflatten(jax.tree.structure(template), leaves)
         return Restored(record["step"], state, json.loads((path / HOST).read_text()))
 
@@ -192,7 +207,7 @@ class Checkpointer:
         return [(path, step) for step, _, path in sorted(found, key=lambda item: item[:2])]
 
 
-# --- the commit record ---------------------------------------------------------------------------------------
+# --- the commit record ---------------------------------------------------------------------------------
 
 
 def _committed(path: epath.Path) -> dict[str, Any] | None:
@@ -223,75 +238,3 @@ def _write(path: epath.Path, text: str) -> None:
     partial = path.parent / (path.name + ".tmp")
     partial.write_text(text)
     partial.replace(path)
-
-
-# --- trees -----------------------------------------------------------------------------------------------------
-
-
-def _named(tree: Any) -> dict[str, Any]:
-    """Leaves by their path, e.g. "opt_state/0/mu/layers/q"."""
-    flat = jax.tree_util.tree_flatten_with_path(tree)[0]
-    named = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in flat}
-    if len(named) != len(flat):
-        raise DataError("two leaves of the state have the same path; rename one of them")
-    return named
-
-
-def _signature(leaf: Any) -> list[Any]:
-    """[shape, dtype] as JSON. A Python number is a scalar of its kind."""
-    if isinstance(leaf, (bool, int, float)):
-        return [[], type(leaf).__name__]
-    return [list(leaf.shape), str(leaf.dtype)]
-
-
-def _check_leaves(path: epath.Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raise if the checkpoint is not of this model and optimiser, naming the leaves."""
-    problems = [f"{name} is missing" for name in wanted if name not in saved]
-    problems += [f"{name} is not part of this run" for name in saved if name not in wanted]
-    for name in wanted.keys() & saved.keys():
-        (shape, dtype), (want_shape, want_dtype) = saved[name], _signature(wanted[name])
-        if (shape, dtype) != (want_shape, want_dtype):
-            problems.append(f"{name} is {dtype}{shape}, this run needs {want_dtype}{want_shape}")
-    if problems:
-        more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
-        raise DataError(
-            f"checkpoint {path} does not fit this run: {'; '.join(sorted(problems)[:5])}{more}. "
-            "Use the model and optimiser it was written with, or another run folder."
-        )
-
-
-def _abstract(leaf: Any) -> Any:
-    """What Orbax is asked for: the leaf's shape and dtype, on the leaf's devices."""
-    if isinstance(leaf, (jax.Array, jax.ShapeDtypeStruct)):
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding or _first_device())
-    return np.asarray(leaf)
-
-
-def _first_device() -> jax.sharding.Sharding:
-    return jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-
-
-def _like(value: Any, leaf: Any) -> Any:
-    return type(leaf)(value) if isinstance(leaf, (bool, int, float)) else value
-
-
-def _host_json(state: Mapping[str, Any]) -> str:
-    _check_json(state, "host_state")
-    return json.dumps(state)
-
-
-def _check_json(value: Any, where: str) -> None:
-    """Refuse what JSON would change or lose on the way: other types, and keys that are no strings."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise DataError(f"{where} has the key {key!r}; JSON keys are strings, write str({key!r})")
-            _check_json(item, f"{where}.{key}")
-    elif isinstance(value, (list, tuple)):
-        for i, item in enumerate(value):
-            _check_json(item, f"{where}[{i}]")
-    elif value is not None and type(value) not in (bool, int, float, str):
-        raise DataError(
-            f"{where} is a {type(value).__name__}; host state holds JSON values only. Convert it, or put arrays "
-            "into the device state."
-        )

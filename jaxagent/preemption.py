@@ -6,8 +6,8 @@
                 checkpointer.save(...); checkpointer.wait()
                 raise SystemExit(EXIT_PREEMPTED)
 
-The handler only sets a flag, so the iteration in progress ends before the state is saved. A second signal ends
-the process at once. Not the job of this file: agreement between hosts; each gets its own signal.
+The handler only sets a flag, so the iteration in progress ends before the state is saved. A second signal
+ends the process at once. Not the job of this file: agreement between hosts; each gets its own signal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EXIT_PREEMPTED = 75  # sysexits.h EX_TEMPFAIL: saved and ended on request; run t
 
 
 class Preemption:
-    """Catches SIGTERM between `__enter__` and `__exit__` (main thread only) and gives the old handler back."""
+    """Catches SIGTERM between `__enter__` and `__exit__` (main thread only) and restores the old handler."""
 
     def __init__(self, *, signals: tuple[signal.Signals, ...] = (signal.SIGTERM,)):
         self.requested = False

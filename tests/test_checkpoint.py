@@ -27,8 +27,14 @@ class Moments(NamedTuple):
 def make_state(seed=0):
     rng = np.random.default_rng(seed)
     return {
-        "params": {"layers": {"q": jnp.asarray(rng.normal(size=(8, 4)), jnp.float32)}, "head": jnp.ones(4, jnp.bfloat16)},
-        "opt": (Moments(jnp.asarray(rng.normal(size=(8, 4)), jnp.float32), jnp.zeros((8, 4), jnp.float32)), None),
+        "params": {
+            "layers": {"q": jnp.asarray(rng.normal(size=(8, 4)), jnp.float32)},
+            "head": jnp.ones(4, jnp.bfloat16),
+        },
+        "opt": (
+            Moments(jnp.asarray(rng.normal(size=(8, 4)), jnp.float32), jnp.zeros((8, 4), jnp.float32)),
+            None,
+        ),
         "key": jax.random.key(seed),
         "step": jnp.asarray(seed, jnp.int32),
         "version": seed,
@@ -58,7 +64,12 @@ def write(checkpointer, *steps):
 
 
 def test_round_trip_is_bit_exact(checkpointer):
-    host = {"source": {"epoch": 2, "rng": 2**127 + 1}, "ema": 0.1, "fingerprint": "é", "list": [1, None, True]}
+    host = {
+        "source": {"epoch": 2, "rng": 2**127 + 1},
+        "ema": 0.1,
+        "fingerprint": "é",
+        "list": [1, None, True],
+    }
     checkpointer.save(7, make_state(7), host)
     checkpointer.wait()
     out = checkpointer.restore_latest(make_state(0))
@@ -158,7 +169,10 @@ def change(path, leaf):
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        (change(["params", "layers", "q"], jnp.zeros((8, 5))), r"params/layers/q is float32\[8, 4\].*float32\[8, 5\]"),
+        (
+            change(["params", "layers", "q"], jnp.zeros((8, 5))),
+            r"params/layers/q is float32\[8, 4\].*float32\[8, 5\]",
+        ),
         (change(["params", "head"], jnp.zeros(4, jnp.float32)), "params/head is bfloat16.*float32"),
         (change(["params", "extra"], jnp.zeros(4)), "params/extra is missing"),
         ({k: v for k, v in make_state().items() if k != "step"}, "step is not part of this run"),
@@ -194,7 +208,9 @@ def test_host_state_that_json_would_change_is_refused(checkpointer, state, messa
 
 
 def test_an_error_while_writing_reaches_the_caller(checkpointer, monkeypatch):
-    monkeypatch.setattr("jaxagent.checkpoint._sizes", lambda path: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(
+        "jaxagent.checkpoint._sizes", lambda path: (_ for _ in ()).throw(OSError("disk full"))
+    )
     checkpointer.save(1, make_state(), {})
     with pytest.raises(DataError, match="disk full"):
         checkpointer.wait()
@@ -229,7 +245,11 @@ for step in range(start + 1, start + 1000):
 def start_writer(folder, die_at):
     env = os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": ""}
     return subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(folder), die_at], stdout=subprocess.PIPE, text=True, env=env, cwd=folder
+        [sys.executable, "-c", WRITER, str(folder), die_at],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=env,
+        cwd=folder,
     )
 
 

@@ -25,8 +25,8 @@ TOOLS_HEAD = (
 )
 TOOLS_TAIL = (
     "\n</tools>\n\nFor each function call, return a json object with function name and arguments within "
-    '<tool_call></tool_call> XML tags:\n<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n'
-    "</tool_call>"
+    "<tool_call></tool_call> XML tags:\n<tool_call>\n"
+    '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
 )
 
 
@@ -87,8 +87,8 @@ def qwen3_spoken(message: Message) -> str:
 def qwen3_stripped(message: Message, after_query: bool, last: bool) -> tuple[Pieces, str]:
     """An assistant message in a history, as Qwen3's own template writes it.
 
-    Thinking survives only after the last real query. There the newest message has a think block even if it did not
-    think; that empty block comes from the template, so it belongs to what opens the message.
+    Thinking survives only after the last real query. There the newest message has a think block even if it
+    did not think; that empty block comes from the template, so it belongs to what opens the message.
     """
     lead: Pieces = [START, "assistant\n"]
     thinking, content = message.thinking, message.content

@@ -1,4 +1,4 @@
-"""The smallest chat markup, for models trained from scratch: one control token a message, no header, no newline.
+"""The smallest chat markup, for models trained from scratch: one control token a message, no header.
 
 <|system|>Rules<|user|>Task<|assistant|>code<|end|><|tool|>output<|assistant|>code<|end|>
 not trained ----------------------- trained -------- not trained ---- trained --

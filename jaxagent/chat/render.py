@@ -1,4 +1,4 @@
-"""Messages to tokens, token-in/token-out. In: `Prompt`s and `Message`s. Out: ids to append; sampled ids to parse.
+"""Messages to tokens, token-in/token-out. In: `Prompt`s and `Message`s. Out: ids to append to a context.
 
 A conversation grows by appending; what was sampled is never decoded and re-encoded:
 
@@ -9,11 +9,12 @@ A conversation grows by appending; what was sampled is never decoded and re-enco
 The newline after `<|im_end|>` belongs to the template and is sampled by nobody, so `reply` starts with it. A
 message that was cut (length) never sampled its `<|im_end|>`: append `close(ids)` before `reply`, masked.
 
-Thinking of earlier turns. Qwen3's own template removes it as soon as a new user message arrives, so the history of
-turn n+1 is no extension of turn n's. `history="preserve"` (default) keeps every sampled token in place: append-only,
-one training row an episode, a small drift from the family's template. `history="strip"` renders histories exactly
-as the family's template does; every turn then opens a new context (`open` on the whole history) and is a training
-row of its own. Tool results (role "tool") are no new query: there both agree.
+Thinking of earlier turns. Qwen3's own template removes it as soon as a new user message arrives, so the
+history of turn n+1 is no extension of turn n's. `history="preserve"` (default) keeps every sampled token in
+place: append-only, one training row an episode, a small drift from the family's template. `history="strip"`
+renders histories exactly as the family's template does; every turn then opens a new context (`open` on the
+whole history) and is a training row of its own. Tool results (role "tool") are no new query: there both
+agree.
 """
 
 from __future__ import annotations
@@ -67,12 +68,17 @@ class Renderer:
         pieces = [self.template.tail, *self.template.context(messages), *self.template.generation]
         return self._encode(pieces, after=self.template.end)
 
+    def sampled(self, message: Message | str) -> list[int]:
+        """The ids that a policy would sample for an assistant message, its end-of-turn included."""
+        text = message if isinstance(message, str) else self.template.spoken(message)
+        return [*self._encode([text], after=self.template.end), self.end_id]
+
     def close(self, ids: Sequence[int] | np.ndarray = ()) -> list[int]:
-        """The end-of-turn that a cut message lacks; nothing if `ids`, the sampled message, already ends with it."""
+        """The end-of-turn that a cut message lacks; nothing if the sampled `ids` already end with it."""
         return [] if len(ids) and int(ids[-1]) == self.end_id else [self.end_id]
 
     def whole(self, messages: Sequence[Message], tools: Tools = ()) -> tuple[np.ndarray, np.ndarray]:
-        """A finished conversation: ids int32 [T] and mask bool [T], true on what the policy would have sampled.
+        """A finished conversation: ids int32 [T] and mask bool [T], true on what the policy would sample.
 
         token   <|im_start|>assistant\\n  print(1) <|im_end|>  \\n
         mask             0          0         1         1       0
@@ -122,13 +128,11 @@ class Renderer:
         if self.history == "strip" and self.template.stripped is not None:
             lead, body = self.template.stripped(message, after_query, last)
         else:
-            lead, body = self.template.generation, self.template.spoken(message)
-        end = self.template.end
-        spoken = [*self._encode([body], after=end), self.end_id]
+            lead, body = self.template.generation, message
         for part, trained in (
             (self._encode(lead), False),
-            (spoken, True),
-            (self._encode([self.template.tail], after=end), False),
+            (self.sampled(body), True),
+            (self._encode([self.template.tail], after=self.template.end), False),
         ):
             ids += part
             mask += [trained] * len(part)
@@ -140,8 +144,9 @@ class Renderer:
     def _encode(self, pieces: Sequence[str], *, after: Mark | None = None) -> list[int]:
         """Encode marks as control tokens and the text between two marks in one piece.
 
-        Each text is encoded behind its mark, whose id is cut off again: tokenizers that treat the start of a text
-        in their own way (SentencePiece's leading space) then see what they would see in the whole conversation.
+        Each text is encoded behind its mark, whose id is cut off again: tokenizers that treat the start of a
+        text in their own way (SentencePiece's leading space) then see what they see in the whole
+        conversation.
         """
         ids: list[int] = []
         mark, text = after, ""

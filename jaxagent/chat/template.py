@@ -36,9 +36,9 @@ class Template:
     context:    a run of user, system and tool messages -> pieces.
     generation: what opens the policy's message, e.g. `<|im_start|>assistant\\n`.
     spoken:     an assistant message -> the text that the policy samples for it (without `end`).
-    stripped:   (message, after the last query?, last of all?) -> (opening pieces, text) of an assistant message as
-                the family's own template writes it into a history, thinking of earlier turns removed. None: the
-                same as sampled.
+    stripped:   (message, after the last query?, last of all?) -> (opening pieces, text) of an assistant
+                message as the family's own template writes it into a history, thinking of earlier turns
+                removed. None: the same as sampled.
     thinking:   sampled messages may open with `<think>…</think>`.
     """
 

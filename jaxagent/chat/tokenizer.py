@@ -53,8 +53,8 @@ class Tokenizer:
         found = self.backend.token_to_id(token)
         if found is None:
             raise DataError(
-                f"tokenizer {self.source or '(trained)'} has no token {token!r}; the chat template needs it as one "
-                "token. Choose the template that fits this tokenizer, or add the token to it."
+                f"tokenizer {self.source or '(trained)'} has no token {token!r}, which the chat template "
+                "needs. Choose the template that fits this tokenizer, or add the token to it."
             )
         return found
 
@@ -63,7 +63,7 @@ class Tokenizer:
 
     @property
     def chat_template(self) -> str | None:
-        """The tokenizer's own Jinja template, if it ships one. Rendering does not use it; tests compare with it."""
+        """The tokenizer's own Jinja template, if it ships one. Rendering does not use it; tests compare."""
         template = self.config.get("chat_template")
         return template if isinstance(template, str) else None
 
@@ -149,8 +149,8 @@ def _convert(folder: Path) -> Backend:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise DataError(
-            f"{type(tokenizer).__name__} in {folder} has no fast form; save it once with "
-            "AutoTokenizer.from_pretrained(...).save_pretrained(...) from a version that writes tokenizer.json"
+            f"{type(tokenizer).__name__} in {folder} has no fast form; save it once with a version of "
+            "transformers that writes tokenizer.json (AutoTokenizer.from_pretrained(…).save_pretrained(…))"
         )
     return Backend.from_str(backend.to_str())
 

@@ -1,7 +1,7 @@
 """What a sampled message asks for. In: an assistant `Message`. Out: an `Action`; never an exception.
 
-A message without a legal action gives `Action(error=…)`: the environment answers with that text, so it is written
-for the model: what was found, what was expected. Nothing here runs code or calls tools.
+A message without a legal action gives `Action(error=…)`: the environment answers with that text, so it is
+written for the model: what was found, what was expected. Nothing here runs code or calls tools.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any, Literal
 from jaxagent.types import Action, Message, ToolCall
 
 FENCE = "```"
+FENCE_HEAD = re.compile(r"`*[ \t]*([\w+#.-]*)[^\n`]*(\n|\Z)")
+FENCE_CLOSE = re.compile(r"^[ \t]*```", re.MULTILINE)
 PYTHON = ("python", "py", "python3", "")
 CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
 SHOWN_CHARS = 80  # of a faulty text in an error message
@@ -30,9 +32,10 @@ JSON_TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 def parse_code(message: Message, *, blocks: Literal["first", "all"] = "first", whole: bool = False) -> Action:
-    """Python code of a message: its first fenced block, all of them joined, or (`whole`) the message if unfenced.
+    """Python code of a message: its first fenced block, or all of them joined.
 
-    A block that is not closed runs to the end of the message (the message was cut).
+    A block that is not closed runs to the end of the message (the message was cut). With `whole`, a message
+    that has no fence at all is code itself.
     """
     found = fenced_blocks(message.content)
     code = [text for language, text in found if language in PYTHON and text.strip()]
@@ -57,7 +60,7 @@ def fenced_blocks(text: str) -> list[tuple[str, str]]:
     """
     found, position = [], 0
     while (start := text.find(FENCE, position)) >= 0:
-        head = re.compile(r"`*[ \t]*([\w+#.-]*)[^\n`]*(\n|\Z)").match(text, start + len(FENCE))
+        head = FENCE_HEAD.match(text, start + len(FENCE))
         if head is None:  # opened and closed on one line: ```print(1)```
             body_start = start + len(FENCE)
             end = text.find(FENCE, body_start)
@@ -68,9 +71,9 @@ def fenced_blocks(text: str) -> list[tuple[str, str]]:
             found.append((language.lower(), body))
             position = end + len(FENCE)
             continue
-        close = re.compile(r"^[ \t]*```", re.MULTILINE).search(text, head.end())
+        close = FENCE_CLOSE.search(text, head.end())
         end = close.start() if close else len(text)
-        found.append((head.group(1).lower(), text[head.end() : end].rstrip("\n")))
+        found.append((head.group(1).lower(), text[head.end() : end].rstrip("\r\n")))
         position = close.end() if close else len(text)
     return found
 
@@ -78,11 +81,11 @@ def fenced_blocks(text: str) -> list[tuple[str, str]]:
 def parse_tool_calls(
     message: Message, tools: Sequence[Mapping[str, Any]] = (), *, text_ok: bool = False
 ) -> Action:
-    """Hermes/Qwen calls, `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, checked against the tools' schemas.
+    """Hermes/Qwen calls, `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, checked against the tools.
 
-    One faulty call makes the whole message an error: nothing is executed in part. Without any call the message is
-    an error too, unless `text_ok`: then its text is the action (an answer to the user). No `tools`: names and
-    arguments are not checked.
+    One faulty call makes the whole message an error: nothing is executed in part. Without any call the
+    message is an error too, unless `text_ok`: then its text is the action (an answer to the user). Without
+    `tools`, names and arguments are not checked.
     """
     calls: list[ToolCall] = list(message.tool_calls)
     position = 0
@@ -168,7 +171,7 @@ def _check_call(call: ToolCall, tools: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _check_value(value: Any, schema: Any) -> str:
-    """A shallow check: the type and the enumeration. What is inside arrays and objects is the tool's business."""
+    """A shallow check: type and enumeration. What is inside arrays and objects is the tool's business."""
     if not isinstance(schema, Mapping):
         return ""
     kinds = schema.get("type")

@@ -1,10 +1,11 @@
 """A small tokenizer trained on the spot, for models trained from scratch. In: texts. Out: a `Tokenizer`.
 
-Byte-level BPE, so every string has ids, behind a "copy-friendly" pre-tokenizer: a word has one spelling wherever
-it stands (no leading-space variants, no English contractions) and every digit is a token of its own. A tiny
-model can then copy a name from an observation into a call:
+Byte-level BPE, so every string has ids, behind a "copy-friendly" pre-tokenizer: a word has one spelling
+wherever it stands (no leading-space variants, no English contractions) and every digit is a token of its
+own. A tiny model can then copy a name from an observation into a call:
 
-    login(password='mezo')   ->   login ( password =' mezo ')       and in an observation:   ... 'mezo' -> ' mezo '
+    in a call           login(password='mezo')   ->   login ( password =' mezo ')
+    in an observation   is 'mezo'                ->   is ␣ ' mezo '
 
 GPT-2's rule would split the first as `='` + `mezo` and the second as `'m` + `ezo`: different tokens.
 """

@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.errors import ConfigError
@@ -72,9 +73,25 @@ def tasks(split: str) -> list[Task]:
     ]
 
 
-def expert(task: Task) -> tuple[str, str]:
-    """The two messages that solve a task."""
-    return f"open {task.meta['colour']}", f"take {task.meta['item']}"
+@dataclass(frozen=True)
+class Expert:
+    """Plays one game from the task alone. At each message it errs with probability `sloppiness`."""
+
+    task: Task
+    rng: random.Random
+    sloppiness: float
+
+    def act(self, observation: str) -> str:
+        opening = observation.startswith("You need")
+        verb, word = ("open", self.task.meta["colour"]) if opening else ("take", self.task.meta["item"])
+        if self.rng.random() >= self.sloppiness:
+            return f"{verb} {word}"
+        others = [other for other in (COLOURS if opening else ITEMS) if other != word]
+        return self.rng.choice((f"{verb} {self.rng.choice(others)}", f"{verb} the {word}", observation))
+
+
+def expert(task: Task, rng: random.Random, sloppiness: float) -> Expert:
+    return Expert(task, rng, sloppiness)
 
 
 class Doors:
@@ -178,4 +195,5 @@ DOORS = EnvSpec(
     observe=observe,
     metrics=metrics,
     max_steps=2,
+    expert=expert,
 )

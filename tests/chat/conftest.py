@@ -1,4 +1,4 @@
-"""Tokenizers of the chat tests: a small one with Qwen's own splitting rule, so boundaries merge as in the real one."""
+"""Tokenizers of the chat tests: a small one with Qwen's splitting rule, and the real one."""
 
 import os
 from pathlib import Path
@@ -10,11 +10,12 @@ from jaxagent.chat.tokenizer import load_tokenizer, wrap
 
 TEMPLATES = Path(__file__).parent / "templates"
 QWEN_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 TEXTS = [
     "system\nuser\nassistant\nYou are a helpful assistant.\n\n# Tools\n\n",
-    "<think>\n\n</think>\n\n<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>\n",
+    '<think>\n\n</think>\n\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>\n',
     "\n\n\n\n  print(1)\n\n  print(2)\n\nHello there, what is the weather?\n",
 ] * 3
 
@@ -45,5 +46,5 @@ def real_qwen3():
     """The real Qwen3 tokenizer, if JAXAGENT_QWEN3_TOKENIZER names its folder."""
     folder = os.environ.get("JAXAGENT_QWEN3_TOKENIZER")
     if not folder:
-        pytest.skip("set JAXAGENT_QWEN3_TOKENIZER to a folder with Qwen3's tokenizer.json and tokenizer_config.json")
+        pytest.skip("set JAXAGENT_QWEN3_TOKENIZER to a folder with Qwen3's tokenizer.json and its config")
     return load_tokenizer(folder)

@@ -20,7 +20,7 @@ TOOLS = (
     },
     {"type": "function", "function": {"name": "now", "description": "Time.", "parameters": {}}},
 )
-ADD = ToolCall("add", {"a": 1, "b": 2, "note": "naïve \"quote\""})
+ADD = ToolCall("add", {"a": 1, "b": 2, "note": 'naïve "quote"'})
 NOW = ToolCall("now", {})
 
 # name -> (messages, tools)
@@ -38,7 +38,10 @@ CONVERSATIONS = {
     "system later": ((U("1?"), A("one"), S("Be brief."), U("2?"), A("two")), ()),
     "tools offered": ((U("1+2?"), A("3")), TOOLS),
     "tools with system": ((S("Be brief."), U("1+2?"), A("3")), TOOLS),
-    "tool call": ((U("1+2?"), A("", thinking="add", tool_calls=(ADD,)), T("3"), A("3", thinking="so")), TOOLS),
+    "tool call": (
+        (U("1+2?"), A("", thinking="add", tool_calls=(ADD,)), T("3"), A("3", thinking="so")),
+        TOOLS,
+    ),
     "tool calls": (
         (
             U("1+2?"),
@@ -52,7 +55,12 @@ CONVERSATIONS = {
         TOOLS,
     ),
     "code by tool role": (
-        (U("Task"), A("```python\nx\n```", thinking="a"), T("NameError"), A("```python\n1\n```", thinking="b")),
+        (
+            U("Task"),
+            A("```python\nx\n```", thinking="a"),
+            T("NameError"),
+            A("```python\n1\n```", thinking="b"),
+        ),
         (),
     ),
     "ends with a result": ((U("1+2?"), A("", thinking="add", tool_calls=(ADD,)), T("3")), TOOLS),
