@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from jaxagent.errors import ConfigError
 
-R = TypeVar("R", bound="Record")  # not `Self`: beartype, which checks the tests, takes that on decorated classes only
+R = TypeVar("R", bound="Record")  # `Self` would break the tests: beartype refuses it on single methods
 
 
 class Record(BaseModel):
