@@ -161,6 +161,13 @@ class Checkpointer:
         path = self.folder / BEST
         return Best(**json.loads(path.read_text())) if path.exists() else None
 
+    def latest_host(self) -> Mapping[str, Any] | None:
+        """Host state of the newest whole checkpoint: it may say which template the arrays need."""
+        for path, _ in reversed(self._folders()):
+            if _committed(path) is not None:
+                return json.loads((path / HOST).read_text())
+        return None
+
     def restore_latest(self, template: Any) -> Restored | None:
         """The newest whole checkpoint, or None. See `restore` for `template`."""
         for path, _ in reversed(self._folders()):
