@@ -9,8 +9,8 @@
 
 A checkpoint without a valid commit.json, or whose files are not those it lists, was interrupted: it is
 skipped on restore and removed by a later save. Nothing that was committed is ever overwritten; saving a step
-again makes a new attempt. Writing happens in the background: `save` returns when the device arrays are copied,
-so the caller may donate them. Not the job of this file: what belongs in the state (train.py), HF export.
+again makes a new attempt. Writing happens in the background: `save` returns when the arrays are copied, so
+that the caller may donate them. Not the job of this file: what belongs in the state (train.py), HF export.
 """
 
 from __future__ import annotations
@@ -161,6 +161,13 @@ class Checkpointer:
         path = self.folder / BEST
         return Best(**json.loads(path.read_text())) if path.exists() else None
 
+    def latest_host(self) -> Mapping[str, Any] | None:
+        """Host state of the newest whole checkpoint: it may say which template the arrays need."""
+        for path, _ in reversed(self._folders()):
+            if _committed(path) is not None:
+                return json.loads((path / HOST).read_text())
+        return None
+
     def restore_latest(self, template: Any) -> Restored | None:
         """The newest whole checkpoint, or None. See `restore` for `template`."""
         for path, _ in reversed(self._folders()):
@@ -170,7 +177,7 @@ class Checkpointer:
         return None
 
     def restore(self, step: int, template: Any) -> Restored:
-        """A given step. The leaves of `template` (arrays, ShapeDtypeStructs, numbers) say what is expected where."""
+        """A given step. `template`: arrays, ShapeDtypeStructs and numbers as expected."""
         for path, found in reversed(self._folders()):
             if found == step and (record := _committed(path)) is not None:
                 return self._load(path, record, template)

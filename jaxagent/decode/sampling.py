@@ -1,15 +1,15 @@
 """Draw one token per row from logits, under a rule and a random stream of its own per row.
 
 In:  logits [V, B] (vocabulary first: the layout in which the head's product is quickest on CPU), a stream of
-     random numbers per row, a rule per row. Everything is traced: one executable serves greedy and sampled rows
-     with and without filters.
+     random numbers per row, a rule per row. Everything is traced: one executable serves greedy and sampled
+     rows with and without filters.
 Out: the token and its log-prob under the distribution really drawn from.
 Not its job: stop conditions, the head's product.
 
-The draw is an inverse CDF in two levels (a column of the vocabulary, then a token in that column) with two uniform
-numbers per token. Gumbel noise needs V of them: at V=151,936 that alone costs more than the head. All filters keep
-exactly the tokens at or above one threshold per row, found by bisection over the ordered bit patterns of float32:
-exact as a full sort, ties included, at a quarter of its price or less.
+The draw is an inverse CDF in two levels (a column of the vocabulary, then a token in that column) with two
+uniform numbers per token. Gumbel noise needs V of them: at V=151,936 that alone costs more than the head. All
+filters keep exactly the tokens at or above one threshold per row, found by bisection over the ordered bit
+patterns of float32: exact as a full sort, ties included, at a quarter of its price or less.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ COLUMNS = 128  # divides every vocabulary of the Qwen and Llama families; others
 
 
 class Rule(NamedTuple):
-    """Sampling rule per row; see types.Sampling. temperature 0 is greedy; top_k 0, top_p 1, min_p 0 are off."""
+    """Sampling rule per row; see types.Sampling. temperature 0 is greedy; top_k 0, top_p 1, min_p 0 are
+    off.
+    """
 
     temperature_B: Float[Array, "B"]
     top_k_B: Int[Array, "B"]
@@ -137,7 +139,9 @@ def _floor(
 def _largest(
     holds: Callable[[Array], Array], scaled_RCB: Float[Array, "R C B"], top_B: Float[Array, "B"]
 ) -> Float[Array, "B"]:
-    """Largest float32 bound for which `holds` (true at the smallest logit, monotone) is true, per row, exactly."""
+    """Largest float32 bound for which `holds` (true at the smallest logit, monotone) is true, per row,
+    exactly.
+    """
     low_B = _ordered(scaled_RCB.min(axis=(0, 1)))
     high_B = _ordered(top_B)
 
