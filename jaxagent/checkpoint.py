@@ -162,7 +162,7 @@ class Checkpointer:
         return Best(**json.loads(path.read_text())) if path.exists() else None
 
     def latest_host(self) -> Mapping[str, Any] | None:
-        """Host state of the newest whole checkpoint, or None: it may decide which template the arrays need."""
+        """Host state of the newest whole checkpoint: it may say which template the arrays need."""
         found = self._latest()
         return None if found is None else json.loads((found[0] / HOST).read_text())
 

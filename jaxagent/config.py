@@ -103,7 +103,11 @@ class MeshConfig(Record):
 
 
 class RolloutConfig(Record):
-    """Limits of an episode and size of the decoder. `context` and `max_tokens` are in tokens."""
+    """Limits of an episode and size of the decoder. `context` and `max_tokens` are in tokens.
+
+    slots: sessions whose KV is kept, and live episodes. cache_buckets: shorter cache lengths that are compiled too.
+    query_buckets, prefill_rows: shapes of prefill calls. tokens_per_call: tokens sampled before new requests join.
+    """
 
     max_steps: int = Field(ge=1)
     max_tokens: int = Field(ge=1)
@@ -111,6 +115,8 @@ class RolloutConfig(Record):
     slots: int = Field(32, ge=1)
     cache_buckets: tuple[int, ...] = ()
     query_buckets: tuple[int, ...] = (32, 128)
+    prefill_rows: int = Field(8, ge=1)
+    tokens_per_call: int = Field(16, ge=1)
     temperature: float = Field(1.0, ge=0)
     top_k: int = Field(0, ge=0)
     top_p: float = Field(1.0, gt=0, le=1)
@@ -150,6 +156,7 @@ class EvalConfig(Record):
     limit: int = Field(0, ge=0)  # tasks per split; 0 is all
     sampled: bool = True
     every: int = Field(0, ge=0)
+    at_start: bool = True
     max_steps: int = Field(0, ge=0)  # 0: as in rollout
 
 
@@ -165,6 +172,7 @@ class StageConfig(Record):
     name: str = ""
     options: dict[str, Any] = {}
     pack: PackConfig | None = None
+    evaluate: bool = True  # measure all eval.splits when the stage ends
 
 
 class RunConfig(Record):

@@ -15,6 +15,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, UInt32
 
 from jaxagent.model.extend import Weights
+from jaxagent.model.lora import merge_lora
 from jaxagent.model.transformer import Transformer
 
 
@@ -23,8 +24,8 @@ def hand_off(
     graphdef: nnx.GraphDef, params: nnx.State, *, dtype: DTypeLike
 ) -> tuple[Weights, UInt32[Array, ""]]:
     """(decoder weights, checksum)."""
-    model: Transformer = nnx.merge(graphdef, params)
-    stacked = merged(model.stacked(), model.lora_scale)
+    model: Transformer = nnx.merge(*merge_lora(graphdef, params))
+    stacked = model.stacked()
     layers = tuple(
         {name: value[index].astype(dtype) for name, value in stacked.items()}
         for index in range(model.spec.layers)
@@ -32,15 +33,6 @@ def hand_off(
     head_VD = None if model.spec.tied else model.head[...].astype(dtype)
     weights = Weights(model.embed[...].astype(dtype), model.final_norm[...].astype(dtype), head_VD, layers)
     return weights, checksum(weights)
-
-
-def merged(stacked: dict[str, Array], scale: float) -> dict[str, Array]:
-    """W + scale * A B for every adapter, in float32 [L, in, out]; the adapters themselves are gone."""
-    out = {name: value for name, value in stacked.items() if not name.endswith(("_a", "_b"))}
-    for name in [name[:-2] for name in stacked if name.endswith("_a")]:
-        low, high = stacked[f"{name}_a"].astype(jnp.float32), stacked[f"{name}_b"].astype(jnp.float32)
-        out[name] = out[name].astype(jnp.float32) + scale * jnp.einsum("lir,lro->lio", low, high)
-    return out
 
 
 def checksum(weights: Weights) -> UInt32[Array, ""]:

@@ -88,6 +88,10 @@ class Buckets:
     def length(self, needed: int) -> int:
         return next(length for length in self.lengths if length >= needed)
 
+    def queries(self, needed: int) -> int:
+        widths = sorted({queries for _, queries in self.prefill})
+        return next((width for width in widths if width >= needed), widths[-1])
+
     def rows(self, needed: int) -> int:
         return next((rows for rows in self.decode if rows >= needed), self.decode[-1])
 
@@ -178,14 +182,12 @@ class Scheduler:
         return batches
 
     def next_prefill(self) -> Prefill | None:
-        """Jobs of one query bucket, those that waited longest first; shorter ones fill rows that are left."""
+        """Jobs of one query bucket, those that waited longest first; others fill rows that are left."""
         pending = sorted((job for job in self.live if _missing(job)), key=lambda job: job.stepped)
         if not pending:
             return None
-        widths = sorted({queries for _, queries in self.buckets.prefill})
-        wanted = next((q for q in widths if q >= _missing(pending[0])), widths[-1])
-        narrower = widths[widths.index(wanted) - 1] if widths.index(wanted) else 0
-        alike = [job for job in pending if _missing(job) > narrower]
+        wanted = self.buckets.queries(_missing(pending[0]))
+        alike = [job for job in pending if self.buckets.queries(_missing(job)) == wanted]
         shapes = sorted(rows for rows, queries in self.buckets.prefill if queries == wanted)
         rows = next((r for r in shapes if r >= len(alike)), shapes[-1])
         jobs = tuple((alike + [job for job in pending if job not in alike])[:rows])

@@ -1,9 +1,9 @@
 """Environments in worker processes, behind an asyncio front.
 
-`await pool.open(spec, task)` gives an `EnvHandle`; each of its calls has one deadline, counted from
-when the worker takes it up. A worker that hangs, dies or answers garbage is killed and replaced, and every episode
-it hosted gets an `EnvFailure` at its next call; the other workers go on. `InlinePool` has the same interface
-and runs environments in this process, for tests and debugging.
+`await pool.open(spec, task)` gives an `EnvHandle`; each of its calls has one deadline, counted from when the
+worker takes it up. A worker that hangs, dies or answers garbage is killed and replaced, and every episode it
+hosted gets an `EnvFailure` at its next call; the other workers go on. `InlinePool` has the same interface and
+runs environments in this process, for tests and debugging.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.wire import decode_evaluation, decode_step
@@ -40,28 +40,48 @@ class Deadlines:
     close_s: float = 20.0
 
 
+Record = TypeVar("Record", StepResult, Evaluation)
 Call = Callable[[str, Any], Awaitable[dict[str, Any]]]
 
 
 class EnvHandle:
     """One open environment. `first` is the reset result. Calls raise EnvFailure; close never does."""
 
-    def __init__(self, first: StepResult, call: Call, release: Callable[[], Awaitable[None]]):
-        self.first = first
-        self._call, self._release, self._closed = call, release, False
+    first: StepResult
+
+    def __init__(self, call: Call, release: Callable[[], Awaitable[None]], counts: Counter[str]):
+        self._call, self._release, self._counts, self._closed = call, release, counts, False
+
+    async def reset(self, argument: Any) -> EnvHandle:
+        """The opening call, made by the pool."""
+        try:
+            self.first = self._decoded(decode_step, await self._call("open", argument))
+        except BaseException:
+            await asyncio.shield(self.close())
+            raise
+        self._counts["opened"] += 1
+        return self
 
     async def step(self, action: Action) -> StepResult:
-        return decode_step(await self._call("step", action))
+        return self._decoded(decode_step, await self._call("step", action))
 
     async def evaluate(self) -> Evaluation:
-        return decode_evaluation(await self._call("evaluate", None))
+        return self._decoded(decode_evaluation, await self._call("evaluate", None))
 
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
             await self._release()
 
+    def _decoded(self, decode: Callable[[dict[str, Any]], Record], answer: dict[str, Any]) -> Record:
+        try:
+            return decode(answer)
+        except EnvFailure as exc:
+            self._counts[exc.kind] += 1
+            raise
 
+
+@runtime_checkable
 class Pool(Protocol):
     """What the rollout needs of a pool."""
 
@@ -89,6 +109,7 @@ class EnvPool:
         return self._counts
 
     async def open(self, spec: EnvSpec, task: Task) -> EnvHandle:
+        _check_importable(spec)
         worker = await self._claim(int(spec.worker.get("envs_per_worker", 0)))
         self._next += 1
         number, memory_gb = self._next, float(spec.worker.get("memory_gb", 0))
@@ -113,13 +134,7 @@ class EnvPool:
             finally:
                 await self._unclaim(worker)
 
-        try:
-            first = decode_step(await call("open", (spec.make, task, memory_gb)))
-        except BaseException:
-            await asyncio.shield(release())
-            raise
-        self._counts["opened"] += 1
-        return EnvHandle(first, call, release)
+        return await EnvHandle(call, release, self._counts).reset((spec.make, task, memory_gb))
 
     async def close(self) -> None:
         await asyncio.gather(*(worker.close() for worker in self._workers))
@@ -166,6 +181,16 @@ class EnvPool:
         return answer["ok"]
 
 
+def _check_importable(spec: EnvSpec) -> None:
+    try:
+        pickle.dumps(spec.make)
+    except (pickle.PicklingError, AttributeError, TypeError) as exc:
+        raise ConfigError(
+            f"EnvSpec {spec.name!r}: make={spec.make!r} must be importable by the worker processes "
+            f"(a module-level function, class or functools.partial): {exc}"
+        ) from exc
+
+
 def _retrieve(future: asyncio.Future[Any]) -> None:
     """Mark the exception of an exchange whose caller was cancelled as seen."""
     if not future.cancelled():
@@ -207,13 +232,7 @@ class InlinePool:
             with contextlib.suppress(EnvFailure):  # counted by call; the episode is over either way
                 await call("close", None)
 
-        try:
-            first = decode_step(await call("open", None))
-        except BaseException:
-            await release()
-            raise
-        self._counts["opened"] += 1
-        return EnvHandle(first, call, release)
+        return await EnvHandle(call, release, self._counts).reset(None)
 
     async def close(self) -> None:
         """Nothing is left to end."""

@@ -39,7 +39,7 @@ def add_lora(
     return nnx.split(model)
 
 
-def merge_lora(graphdef: nnx.GraphDef, params: Any) -> tuple[nnx.GraphDef, nnx.State]:
+def merge_lora(graphdef: nnx.GraphDef, params: Any) -> tuple[nnx.GraphDef, Any]:
     """The plain model with W + (alpha / rank) A B, summed in float32 and stored in W's dtype."""
     model: Transformer = nnx.merge(graphdef, params)
     if not model.lora_spec:
@@ -62,12 +62,10 @@ def split_trainable(params: Tree) -> tuple[Tree, Tree]:
     Differentiate with respect to the first part only, and put them together with `join`:
     `jax.grad(lambda trained: loss(join(trained, frozen)))(trained)`.
     """
-    kind = type(params)
-    if "lora" not in params:
+    kind, parts = type(params), _parts(params)
+    if "lora" not in parts:
         return params, kind({})
-    return kind({"lora": params["lora"]}), kind(
-        {name: part for name, part in params.items() if name != "lora"}
-    )
+    return kind({"lora": parts.pop("lora")}), kind(parts)
 
 
 def join(trained: Tree, frozen: Tree) -> Tree:
@@ -76,4 +74,6 @@ def join(trained: Tree, frozen: Tree) -> Tree:
 
 
 def _parts(tree: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(tree.items())
+    """Top-level parts. Not through State's own items(), which wrap each part in another State: the joined
+    tree would no longer have the structure that was split."""
+    return dict(tree.raw_mapping if isinstance(tree, nnx.State) else tree)

@@ -11,7 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxagent.errors import ConfigError, EnvFailure, RolloutError
 from jaxagent.rollout.stats import rollout_metrics
@@ -19,6 +19,7 @@ from jaxagent.stage import Plan
 from jaxagent.types import Dropped, Group, Metrics, Prompt, Status, Task, Trajectory
 
 
+@runtime_checkable
 class Runner(Protocol):
     """`functools.partial(run_episode, spec, generate=…, pool=…, …)`, or a fake of it."""
 

@@ -16,7 +16,10 @@ def rule(rows, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
         return jnp.broadcast_to(jnp.asarray(value, dtype), (rows,))
 
     return Rule(
-        full(temperature, jnp.float32), full(top_k, jnp.int32), full(top_p, jnp.float32), full(min_p, jnp.float32)
+        full(temperature, jnp.float32),
+        full(top_k, jnp.int32),
+        full(top_p, jnp.float32),
+        full(min_p, jnp.float32),
     )
 
 
@@ -32,9 +35,7 @@ def draw(probs, rows, **options):
     """(tokens, log-probs) of `rows` independent draws from one distribution."""
     logits_V = jnp.log(jnp.asarray(probs, jnp.float32))
     logits_VB = jnp.broadcast_to(logits_V[:, None], (len(probs), rows))
-    token_B, logprob_B = drawn(
-        logits_VB, streams(rows), jnp.zeros(rows, jnp.int32), rule(rows, **options)
-    )
+    token_B, logprob_B = drawn(logits_VB, streams(rows), jnp.zeros(rows, jnp.int32), rule(rows, **options))
     return np.asarray(token_B), np.asarray(logprob_B)
 
 
