@@ -14,7 +14,9 @@ class Answer(BaseModel):
     score: int
 
 
-ROLE = Role("judge", Answer, "Score the text.", check=lambda record, payload: "" if record.score < 9 else "too high")
+ROLE = Role(
+    "judge", Answer, "Score the text.", check=lambda record, payload: "" if record.score < 9 else "too high"
+)
 FAST = AuxLimits(backoff_s=0.0)
 
 
