@@ -222,8 +222,13 @@ class SummariserPool:
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_forever()
-    tasks = asyncio.all_tasks(loop)
+    loop.run_until_complete(_cancel_others())
+    loop.close()
+
+
+async def _cancel_others() -> None:
+    """End what still runs, so that nothing is left half awaited."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
-    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-    loop.close()
+    await asyncio.gather(*tasks, return_exceptions=True)
