@@ -163,18 +163,13 @@ class Checkpointer:
 
     def latest_host(self) -> Mapping[str, Any] | None:
         """Host state of the newest whole checkpoint: it may say which template the arrays need."""
-        for path, _ in reversed(self._folders()):
-            if _committed(path) is not None:
-                return json.loads((path / HOST).read_text())
-        return None
+        found = self._latest()
+        return None if found is None else json.loads((found[0] / HOST).read_text())
 
     def restore_latest(self, template: Any) -> Restored | None:
         """The newest whole checkpoint, or None. See `restore` for `template`."""
-        for path, _ in reversed(self._folders()):
-            if (record := _committed(path)) is not None:
-                return self._load(path, record, template)
-            log.warning("skipping %s: it was not written to its end", path)
-        return None
+        found = self._latest()
+        return None if found is None else self._load(*found, template)
 
     def restore(self, step: int, template: Any) -> Restored:
         """A given step. `template`: arrays, ShapeDtypeStructs and numbers as expected."""
@@ -182,6 +177,13 @@ class Checkpointer:
             if found == step and (record := _committed(path)) is not None:
                 return self._load(path, record, template)
         raise DataError(f"no whole checkpoint of step {step} in {self.folder}; there are {self.steps()}")
+
+    def _latest(self) -> tuple[epath.Path, Mapping[str, Any]] | None:
+        for path, _ in reversed(self._folders()):
+            if (record := _committed(path)) is not None:
+                return path, record
+            log.warning("skipping %s: it was not written to its end", path)
+        return None
 
     def _load(self, path: epath.Path, record: Mapping[str, Any], template: Any) -> Restored:
         wanted = named(template)
