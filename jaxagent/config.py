@@ -186,6 +186,7 @@ class RunConfig(Record):
     mesh: MeshConfig = MeshConfig()
     rollout: RolloutConfig
     pack: PackConfig = PackConfig()
+    warm_start: tuple[StageConfig, ...] = ()  # run before `stages`; apart, so that run files can share it
     stages: tuple[StageConfig, ...] = Field(min_length=1)
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -201,6 +202,11 @@ class RunConfig(Record):
                 "fills its context could not be trained on; raise pack.length or lower rollout.context"
             )
         return self
+
+    @property
+    def all_stages(self) -> tuple[StageConfig, ...]:
+        """Every stage in the order of the run."""
+        return self.warm_start + self.stages
 
 
 def read_run(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:

@@ -118,7 +118,7 @@ class Runtime:
         model = Model(
             self.policy.graphdef, self.policy.partition, self.policy.execution, self._frozen(stage)
         )
-        shape = self.config.stages[index].pack or self.config.pack
+        shape = self.config.all_stages[index].pack or self.config.pack
         self._learner = Learner(model, self._params, stage, shape, version=self._version)
         self._params = None  # the learner owns (and donates) them now
         if resuming:
@@ -166,7 +166,7 @@ class Runtime:
         every = self.config.eval.every
         if ended:
             self._params = learner.params
-        if ended and self.config.stages[index].evaluate:
+        if ended and self.config.all_stages[index].evaluate:
             self._load_engine(learner.params)
             self.measure(name)
         elif every and number % every == 0 and self.config.eval.splits and not ended:

@@ -37,9 +37,9 @@ def weighted(weight: float, term: Reward) -> Reward:
 def overlong_penalty(
     n: float, *, limit: float, buffer: float, factor: float = 1.0, floor: bool = True
 ) -> float:
-    """DAPO's soft overlong penalty: min(-(n - (limit - buffer)) / buffer * factor, 0); at least -factor with `floor`.
+    """DAPO's soft overlong penalty: min(-(n - (limit - buffer)) / buffer * factor, 0).
 
-    limit 10, buffer 4: n = 6 -> 0, 7 -> -0.25, 8 -> -0.5, 10 -> -1. Linear, not exponential.
+    With `floor` it is at least -factor. limit 10, buffer 4: n = 6 -> 0, 7 -> -0.25, 8 -> -0.5, 10 -> -1. Linear, not exponential.
     """
     penalty = min(-(n - (limit - buffer)) / buffer * factor, 0.0)
     return max(penalty, -factor) if floor else penalty
@@ -66,7 +66,7 @@ def excess(*, target: float, rate: float = 0.05, cap: float = 0.5, unit: Unit = 
 
 
 def sigmoid_length(outcome: Reward, *, target: float, tau: float, unit: Unit = "action_tokens") -> Reward:
-    """R sigma(-(n - target) / tau). It halves R at the target, so place the target beyond the lengths wanted."""
+    """R sigma(-(n - target) / tau). It halves R at the target: place the target beyond wanted lengths."""
     return lambda trajectory: outcome(trajectory) / (1 + exp((length(trajectory, unit) - target) / tau))
 
 
@@ -84,17 +84,16 @@ def format_score(*, think: bool, valid: int, invalid: int, boxed: bool = False) 
 
 
 def tool_score(*, used_needed: bool, duplicates: int, unknown: int) -> float:
-    """0.1 [a needed tool was used] - 0.05 consecutive duplicate calls - 0.3 calls of unknown tools, in [-1, 1]."""
+    """0.1 [a needed tool was used] - 0.05 consecutive duplicates - 0.3 calls of unknown tools, in [-1, 1]."""
     return min(1.0, max(-1.0, 0.1 * used_needed - 0.05 * duplicates - 0.3 * unknown))
 
 
 def message_format(trajectory: Trajectory) -> float:
-    """`format_score` of an episode: messages with and without a legal action, a think block, a boxed answer."""
-    invalid = invalid_actions(trajectory)
+    """`format_score` of an episode: tool calls, messages without a legal action, thinking, a boxed answer."""
     return format_score(
         think=any("</think>" in step.text for step in trajectory.steps),
         valid=sum(len(step.action.tool_calls) for step in trajectory.steps if not step.action.error),
-        invalid=invalid,
+        invalid=invalid_actions(trajectory),
         boxed=any("\\boxed{" in step.text for step in trajectory.steps),
     )
 
