@@ -1,102 +1,88 @@
-"""The outcome of a run in one file, result.json, and as the table that ends it."""
+"""The table that ends a run, from what result.json holds."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
 from jaxagent.errors import DataError
 from jaxagent.types import Metrics
 
+Result = Mapping[str, Any]  # see `read_result`
 
-@dataclass(frozen=True)
-class RunResult:
-    """before, after: "split/mode" -> the evaluation's metrics (TGC and SGC in percent, with `_low` and
-    `_high`).
+
+def read_result(path: str | Path) -> Result:
+    """result.json: "evaluations" is a list of {when, split, mode, metrics}; "minutes", "seed" and counts
+    are beside it.
     """
-
-    before: Mapping[str, Metrics]
-    after: Mapping[str, Metrics]
-    minutes: float
-    seed: int
-    cpu_seconds: float = 0.0
-    compilations: int = 0
-    compile_seconds: float = 0.0
-    iterations: int = 0
-    commit: str = ""
-    notes: Mapping[str, str] = field(default_factory=dict)
-
-    def write(self, path: str | Path) -> None:
-        Path(path).write_text(json.dumps(asdict(self), indent=1, allow_nan=False) + "\n")
-
-
-def read_result(path: str | Path) -> RunResult:
     try:
-        return RunResult(**json.loads(Path(path).read_text()))
-    except (OSError, ValueError, TypeError) as error:
-        raise DataError(
-            f"{path} is not the result of a run ({error}); a run writes it when it ends"
-        ) from error
+        result = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read ({error}); a run writes it when it ends") from error
+    if not isinstance(result, dict) or "evaluations" not in result:
+        raise DataError(f"{path} is not the result of a run: it has no 'evaluations'")
+    return result
 
 
-def commit_hash() -> str:
-    """The commit of the source tree that the package lies in, "-dirty" if changed; "" for an installed
-    package.
+def evaluation_rows(result: Result) -> tuple[list[str], dict[tuple[str, str], dict[str, Metrics]]]:
+    """(names of the moments, (split, mode) -> moment -> metrics). Evaluations within a stage are left out."""
+    moments: list[str] = []
+    rows: dict[tuple[str, str], dict[str, Metrics]] = {}
+    for item in result["evaluations"]:
+        when = item["when"]
+        if ":" in when:
+            continue
+        if when not in moments:
+            moments.append(when)
+        rows.setdefault((item["split"], item["mode"]), {})[when] = item["metrics"]
+    return moments, rows
+
+
+def final_table(result: Result) -> Table:
+    """TGC [95 % interval] and SGC for every split, mode and moment, and the change in TGC from first to
+    last.
     """
-    here = Path(__file__).resolve().parents[2]
-    if not (here / ".git").exists():
-        return ""
-    try:
-        asked = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return ""  # no git on this machine: the commit is a note, not a need
-    return asked.stdout.strip()
-
-
-def final_table(result: RunResult) -> Table:
-    """TGC and SGC before and after, for every evaluation, with the change in points."""
-    table = Table(title="Tasks solved, percent [95 % interval]")
-    for name in ("split", "mode", "tasks"):
-        table.add_column(name, justify="right" if name == "tasks" else "left")
-    for name in ("TGC before", "TGC after", "change", "SGC before", "SGC after"):
+    moments, rows = evaluation_rows(result)
+    table = Table(title="Tasks solved, TGC [95 % interval] / scenarios solved, SGC (percent)")
+    for name in ("split", "mode"):
+        table.add_column(name)
+    for name in ("tasks", *moments, "change"):
         table.add_column(name, justify="right")
-    for name in [*result.before, *(name for name in result.after if name not in result.before)]:
-        before, after = result.before.get(name, {}), result.after.get(name, {})
-        split, _, mode = name.rpartition("/")
-        change = f"{after['tgc'] - before['tgc']:+.1f}" if "tgc" in before and "tgc" in after else ""
-        tasks = (after or before).get("tasks")
-        table.add_row(
-            split,
-            mode,
-            "" if tasks is None else f"{tasks:.0f}",
-            _percent(before, "tgc"),
-            _percent(after, "tgc"),
-            change,
-            _percent(before, "sgc"),
-            _percent(after, "sgc"),
-        )
-    table.caption = (
-        f"{result.minutes:.1f} minutes, {result.cpu_seconds:.0f} CPU-seconds, {result.iterations} iterations"
-        f", {result.compilations} compilations ({result.compile_seconds:.0f} s), seed {result.seed}"
-        + (f", commit {result.commit}" if result.commit else "")
-    )
+    for (split, mode), found in rows.items():
+        scores = [found[when]["tgc"] for when in moments if "tgc" in found.get(when, {})]
+        change = f"{scores[-1] - scores[0]:+.1f}" if len(scores) > 1 else ""
+        tasks = max((metrics.get("tasks", 0.0) for metrics in found.values()), default=0.0)
+        cells = (score_text(found.get(when, {})) for when in moments)
+        table.add_row(split, mode, f"{tasks:.0f}", *cells, change)
+    table.caption = summary(result)
     return table
 
 
-def _percent(metrics: Metrics, name: str) -> str:
-    if name not in metrics:
+def score_text(metrics: Metrics) -> str:
+    """ "92.5 [88–98] / 80.0"; empty without an evaluation."""
+    if "tgc" not in metrics:
         return ""
-    text = f"{metrics[name]:.1f}"
-    low, high = metrics.get(f"{name}_low"), metrics.get(f"{name}_high")
-    return text if low is None or high is None else f"{text} [{low:.0f}–{high:.0f}]"
+    text = f"{metrics['tgc']:.1f}"
+    if "tgc_low" in metrics and "tgc_high" in metrics:
+        text += f" [{metrics['tgc_low']:.0f}–{metrics['tgc_high']:.0f}]"
+    return text + (f" / {metrics['sgc']:.1f}" if "sgc" in metrics else "")
+
+
+def summary(result: Result) -> str:
+    """One line of what the run cost; only what the result holds."""
+    forms = {
+        "minutes": "{:.1f} minutes",
+        "cpu_seconds": "{:.0f} CPU-seconds",
+        "iterations": "{} iterations",
+        "compilations": "{} compilations",
+        "compile_seconds": "compiling {:.0f} s",
+        "seed": "seed {}",
+        "commit": "commit {}",
+    }
+    return ", ".join(
+        form.format(result[name]) for name, form in forms.items() if result.get(name) is not None
+    )

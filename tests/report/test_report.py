@@ -3,13 +3,17 @@ import json
 
 import numpy as np
 import pytest
+from made_episodes import make_trajectory
 from matplotlib.image import imread
 from rich.console import Console
 
 from jaxagent.errors import DataError
 from jaxagent.report.curves import eval_series, learning_curves, running_mean, series
-from jaxagent.report.result import RunResult, commit_hash, final_table, read_result
+from jaxagent.report.result import final_table, read_result
+from jaxagent.report.run import write_report
+from jaxagent.report.trajectories import append_trajectories, pick, read_trajectories, trajectory_record
 from jaxagent.report.walltime import REST, part_names, wall_chart, wall_seconds, wall_table
+from jaxagent.types import Credited
 
 
 def record_of_a_run():
@@ -103,42 +107,98 @@ def metrics(tgc, sgc):
     return {"tgc": tgc, "tgc_low": tgc - 5, "tgc_high": tgc + 5, "sgc": sgc, "tasks": 60.0}
 
 
-def result():
-    return RunResult(
-        before={"dev/greedy": metrics(40.0, 20.0)},
-        after={"dev/greedy": metrics(92.5, 80.0), "test_normal/sampled": metrics(85.0, 60.0)},
-        minutes=4.2,
-        seed=3,
-        compilations=63,
-        commit="abc",
-    )
+def evaluation(when, split, mode, found):
+    return {"when": when, "split": split, "mode": mode, "metrics": found}
+
+
+RESULT = {
+    "evaluations": [
+        evaluation("sft", "dev", "greedy", metrics(40.0, 20.0)),
+        evaluation("loop:5", "dev", "greedy", metrics(60.0, 30.0)),
+        evaluation("loop", "dev", "greedy", metrics(92.5, 80.0)),
+        evaluation("loop", "test_normal", "sampled", metrics(85.0, 60.0)),
+    ],
+    "minutes": 4.2,
+    "compilations": 63,
+    "seed": 3,
+    "commit": "abc<",
+}
 
 
 def test_the_final_table():
-    shown = text(final_table(result()))
+    shown = text(final_table(RESULT))
     for part in (
-        "40.0 [35–45]",
-        "92.5 [88–98]",
+        "40.0 [35–45] / 20.0",
+        "92.5 [88–98] / 80.0",
         "+52.5",
         "test_normal",
-        "85.0",
         "4.2 minutes",
-        "seed 3",
         "63 comp",
-        "abc",
     ):
         assert part in shown, part
+    assert "60.0 [55–65]" not in shown
 
 
 def test_result_file(tmp_path):
     path = tmp_path / "result.json"
-    result().write(path)
-    assert read_result(path) == result()
-    assert json.loads(path.read_text())["after"]["dev/greedy"]["tgc"] == 92.5
-    path.write_text('{"before": {}}')
-    with pytest.raises(DataError, match="not the result of a run"):
-        read_result(path)
+    path.write_text(json.dumps(RESULT))
+    assert read_result(path) == RESULT
+    for content in ("{", '{"before": {}}'):
+        path.write_text(content)
+        with pytest.raises(DataError, match=r"result\.json"):
+            read_result(path)
 
 
-def test_commit():
-    assert len(commit_hash()) in (0, 12, len("-dirty") + 12)
+def a_trajectory(rollout=0, advantage=(0.5, -0.25)):
+    trajectory = make_trajectory(1.0, steps=["ok", "runtime_error"], rollout=rollout)
+    return Credited(trajectory, np.array(advantage, np.float32))
+
+
+def test_trajectories_keep_mask_step_and_advantage_token_by_token(tmp_path):
+    record = trajectory_record(a_trajectory(), lambda ids: f"<{ids[0]}>", iteration=7)
+    (segment,) = record["segments"]
+    assert segment["mask"] == [0, 1, 1, 1, 1]
+    assert segment["step"] == [-1, 0, 0, 1, 1]
+    assert segment["advantage"] == [0.0, 0.5, 0.5, -0.25, -0.25]
+    path = tmp_path / "trajectories.jsonl"
+    append_trajectories(path, [record])
+    append_trajectories(path, [record | {"reward": 2.0}])
+    with path.open("a") as file:
+        file.write('{"iteration": 8, "ta')
+    assert read_trajectories(path) == [record | {"reward": 2.0}]
+    assert read_trajectories(tmp_path / "none") == []
+
+
+def test_both_ends_of_the_advantages_are_picked_first():
+    items = [a_trajectory(i, (a, a)) for i, a in enumerate((0.1, -0.9, 0.8, 0.0))]
+    assert [item.trajectory.rollout for item in pick(items, 3)] == [2, 1, 0]
+    assert len(pick(items, 9)) == 4
+    assert pick([], 2) == []
+
+
+def test_the_report_of_a_run_folder(tmp_path):
+    folder = tmp_path / "run <1>"
+    folder.mkdir()
+    lines = [json.dumps(record) + "\n" for record in record_of_a_run()]
+    (folder / "metrics.jsonl").write_text("".join(lines))
+    unfinished = write_report(folder, Console(file=io.StringIO()))
+    assert "Evaluations" not in unfinished.read_text()
+    (folder / "result.json").write_text(json.dumps(RESULT))
+    token = trajectory_record(a_trajectory(), lambda ids: "<script>alert(1)</script>", iteration=0)
+    append_trajectories(folder / "trajectories.jsonl", [token])
+    out = io.StringIO()
+    page = write_report(folder, Console(file=out, width=140)).read_text()
+    assert "<script>alert" not in page
+    assert page.count("<script>") == 1
+    assert "run <1>" not in page
+    assert page.count("data:image/png;base64,") == 2
+    assert "92.5 [88–98] / 80.0" in page
+    assert page.count('data-m="1" style') == 4
+    assert "step 1, advantage -0.25" in page
+    assert "http" not in page
+    assert "+52.5" in out.getvalue()
+
+
+def test_a_folder_that_is_no_run(tmp_path):
+    with pytest.raises(DataError, match=r"no metrics\.jsonl"):
+        write_report(tmp_path)
