@@ -10,12 +10,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from jaxagent.errors import ConfigError
+
+R = TypeVar("R", bound="Record")  # `Self` would break the tests: beartype refuses it on single methods
 
 
 class Record(BaseModel):
@@ -24,7 +26,7 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @classmethod
-    def parse(cls, values: Mapping[str, Any], where: str = "") -> Self:
+    def parse(cls: type[R], values: Mapping[str, Any], where: str = "") -> R:
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -126,7 +128,7 @@ class RolloutConfig(Record):
     step_seconds: float = Field(120.0, gt=0)
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _fits(self) -> RolloutConfig:
         if self.max_tokens >= self.context:
             raise ValueError(
                 f"max_tokens={self.max_tokens} leaves no room for a prompt in context={self.context}; "
@@ -143,7 +145,7 @@ class PackConfig(Record):
     scored: int = Field(128, ge=1)
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _fits(self) -> PackConfig:
         if self.scored > self.length:
             raise ValueError(f"scored={self.scored} tokens cannot come from rows of length={self.length}; lower scored")
         return self
@@ -184,6 +186,7 @@ class RunConfig(Record):
     mesh: MeshConfig = MeshConfig()
     rollout: RolloutConfig
     pack: PackConfig = PackConfig()
+    warm_start: tuple[StageConfig, ...] = ()  # run before `stages`; apart, so that run files can share it
     stages: tuple[StageConfig, ...] = Field(min_length=1)
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -191,7 +194,7 @@ class RunConfig(Record):
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _fits(self) -> RunConfig:
         longest = max((stage.pack or self.pack).length for stage in self.stages)
         if longest < self.rollout.context:
             raise ValueError(
@@ -199,6 +202,11 @@ class RunConfig(Record):
                 "fills its context could not be trained on; raise pack.length or lower rollout.context"
             )
         return self
+
+    @property
+    def all_stages(self) -> tuple[StageConfig, ...]:
+        """Every stage in the order of the run."""
+        return self.warm_start + self.stages
 
 
 def read_run(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:

@@ -1,5 +1,4 @@
-"""The one door to the auxiliary language model. In: a role and a payload. Out: a validated record, or the role's
-stated answer to failure.
+"""The one door to the auxiliary language model. In: a role and a payload. Out: a validated record.
 
     record = await aux.complete(SUMMARISE, {"task": …, "steps": […], "return": 1.0})
 
@@ -16,7 +15,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ValidationError
 
@@ -46,8 +45,9 @@ class AuxRequest:
     attempt: int
 
 
+@runtime_checkable
 class AuxBackend(Protocol):
-    """Answers one request with text. Raises AuxError. `name` tells cached answers of different models apart."""
+    """Answers one request with text, or raises AuxError. `name` tells the cached answers of models apart."""
 
     name: str
 
@@ -74,7 +74,7 @@ class AuxLM:
         self._slots = asyncio.Semaphore(self.limits.concurrency)
 
     async def complete(self, role: Role[Record], payload: Payload) -> Record | None:
-        """A record that fits the role's schema and check; after the last failure `role.on_failure(payload)`."""
+        """A record that fits the role's schema and check; on final failure `role.on_failure(payload)`."""
         key = self._key(role, payload)
         if key in self._cache:
             self.counts[f"{role.name}/cached"] += 1

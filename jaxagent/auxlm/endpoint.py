@@ -1,7 +1,8 @@
 """Back end: any OpenAI-compatible `/chat/completions` endpoint. In: an `AuxRequest`. Out: the answer's text.
 
-Plain HTTP from the standard library, in threads of its own. 408, 409, 425, 429 and 5xx, broken connections and
-answers that are not the protocol's JSON can be tried again; every other status is a mistake of the configuration.
+Plain HTTP from the standard library, in threads of its own. 408, 409, 425, 429 and 5xx, broken connections
+and answers that are not the protocol's JSON can be tried again; every other status is a mistake of the
+configuration.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Back end: the policy itself, through the same `Generate` that the rollout uses. In: an `AuxRequest`. Out: text.
+"""Back end: the policy itself, through the rollout's `Generate`. In: an `AuxRequest`. Out: text.
 
-Answers belong to the weights that are loaded when they are sampled; give `AuxLimits(cache=False)` where a cached
-answer of older weights would be wrong. The sampling key depends on the request alone.
+Answers belong to the weights that are loaded when they are sampled; give `AuxLimits(cache=False)` where a
+cached answer of older weights would be wrong. The sampling key depends on the request alone.
 """
 
 from __future__ import annotations

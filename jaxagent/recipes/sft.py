@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Literal, Self
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -54,7 +54,7 @@ class SftOptions(Record):
     max_grad_norm: float = Field(1.0, ge=0)
 
     @model_validator(mode="after")
-    def _one_source(self) -> Self:
+    def _one_source(self) -> SftOptions:
         if self.file and (self.sloppiness or self.drills):
             raise ValueError("sloppiness and drills belong to expert demonstrations; drop them or drop `file`")
         return self

@@ -11,7 +11,7 @@ come from a summariser that reads finished episodes beside training; a task with
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal, Self
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -64,7 +64,7 @@ class SkillSdOptions(Record):
     max_grad_norm: float = Field(1.0, ge=0)
 
     @model_validator(mode="after")
-    def _endpoint(self) -> Self:
+    def _endpoint(self) -> SkillSdOptions:
         if self.summariser == "endpoint" and not (self.endpoint_url and self.endpoint_model):
             raise ValueError("summariser='endpoint' needs endpoint_url and endpoint_model")
         return self

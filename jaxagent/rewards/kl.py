@@ -1,8 +1,8 @@
-"""KL to a reference inside the reward. In: a trajectory with the streams "old" and "reference". Out: R - beta sum k1.
+"""KL to a reference inside the reward. In: a trajectory with the streams "old" and "reference". Out: R.
 
-Per action token, r -= beta (log p_old - log p_reference): k1 only, because k2 and k3 are never negative and would
-act as a length penalty. Observation tokens never count; the value carries no gradient. With group baselines the
-sum over the episode is added to R before the group statistics.
+Per action token, r -= beta (log p_old - log p_reference): k1 only, because k2 and k3 are never negative and
+would act as a length penalty. Observation tokens never count; the value carries no gradient. With group
+baselines the sum over the episode is added to R before the group statistics.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def kl_token_rewards(
 
 
 def kl_in_reward(reward: Reward, *, beta: float) -> Reward:
-    """`reward` minus beta times the episode's summed k1. The stage must ask for needs=("old", "reference")."""
+    """`reward` minus beta times the episode's summed k1. The stage needs=("old", "reference")."""
     if beta < 0:
         raise ConfigError(f"kl.coef={beta} would reward distance from the reference; give 0 or more")
 
@@ -38,8 +38,8 @@ def kl_in_reward(reward: Reward, *, beta: float) -> Reward:
             missing = [name for name in ("old", "reference") if name not in segment.logprobs]
             if missing:
                 raise RolloutError(
-                    f"{trajectory.traj_id}: KL in the reward needs the log-prob stream(s) {', '.join(missing)}; "
-                    'give the stage needs=("old", "reference")'
+                    f"{trajectory.traj_id}: KL in the reward needs the log-prob stream(s) "
+                    f'{", ".join(missing)}; give the stage needs=("old", "reference")'
                 )
             streams = segment.logprobs
             token_T = kl_token_rewards(streams["old"], streams["reference"], segment.mask_T, beta=beta)

@@ -1,7 +1,7 @@
 """The return of an episode from the environment's verdict. In: an evaluated `Trajectory`. Out: R, in [0, 1].
 
-`success` stays the raw verdict; credit uses R. Episodes that were cancelled or whose environment failed have no
-return: they are dropped before rewards, and asking for one is an error, never a 0.
+`success` stays the raw verdict; credit uses R. Episodes that were cancelled or whose environment failed
+have no return: they are dropped before rewards, and asking for one is an error, never a 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def verdict(trajectory: Trajectory) -> Evaluation:
     """The evaluation of an episode that may have a return; RolloutError otherwise."""
     if trajectory.status in DROPPED:
         raise RolloutError(
-            f"{trajectory.traj_id} ended {trajectory.status}: it has no return and must be dropped before rewards"
+            f"{trajectory.traj_id} ended {trajectory.status}: it has no return; drop it before rewards"
         )
     if trajectory.evaluation is None:
         raise RolloutError(f"{trajectory.traj_id} ended {trajectory.status} without an evaluation")
@@ -31,13 +31,10 @@ def test_fraction(trajectory: Trajectory) -> float:
     evaluation = verdict(trajectory)
     if evaluation.total < 1:
         raise RolloutError(
-            f"{trajectory.traj_id}: the environment reports {evaluation.total} tests; it must report 1 or more, "
-            "or the run must use the success reward"
+            f"{trajectory.traj_id}: the environment reports {evaluation.total} tests; it must report 1 or "
+            "more, or the run must use the success reward"
         )
     return evaluation.passed / evaluation.total
-
-
-test_fraction.__test__ = False  # type: ignore[attr-defined]  # pytest: this is no test
 
 
 def success(trajectory: Trajectory) -> float:
@@ -46,7 +43,7 @@ def success(trajectory: Trajectory) -> float:
 
 
 def zero_on(reward: Reward, statuses: Collection[Status]) -> Reward:
-    """`reward`, but 0 for episodes that ended so, whatever the final state: e.g. {STEP_LIMIT} as in LOOP's paper.
+    """`reward`, but 0 for episodes that ended so, e.g. {STEP_LIMIT} as in LOOP's paper.
 
     Without it the final state of a cut episode is evaluated as usual.
     """

@@ -1,8 +1,8 @@
 """The skill bank: per-task buffers of short lessons, with what each was worth. Skill-SD, arXiv 2604.10674.
 
-A skill holds analyses and a workflow, never a trajectory. Its value is the running mean of the mean group return
-obtained while it was the teacher's skill. Not its job: choosing a skill (skills/retrieve.py), writing one
-(skills/summarise.py), showing one to a model (skills/prompt.py).
+A skill holds analyses and a workflow, never a trajectory. Its value is the running mean of the mean group
+return obtained while it was the teacher's skill. Not its job: choosing a skill (skills/retrieve.py),
+writing one (skills/summarise.py), showing one to a model (skills/prompt.py).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Skill:
 
 @dataclass
 class Buffer:
-    """One task's skills, oldest first. `retrievals` counts all of them, evicted skills included (N of UCB)."""
+    """One task's skills, oldest first. `retrievals` is N of UCB; it counts evicted skills too."""
 
     skills: list[Skill] = field(default_factory=list)
     retrievals: int = 0

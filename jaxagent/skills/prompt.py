@@ -1,4 +1,4 @@
-"""Show a skill to a model: the same opening with a lesson in it. In: a `Prompt` and a `Skill`. Out: a `Prompt`.
+"""Show a skill to a model. In: a `Prompt` and a `Skill`. Out: the same opening with the lesson in it.
 
 The lesson joins the system message if there is one, else it stands before the first user message, so that a
 template's default system prompt stays. Only the opening changes: action tokens align by suffix.
@@ -34,14 +34,15 @@ def workflow_text(skill: Skill) -> str:
 def inject(prompt: Prompt, skill: Skill, *, text: Callable[[Skill], str] = full_text) -> Prompt:
     """The prompt with the skill's text in its first system message, else in its first user message."""
     messages = list(prompt.messages)
-    for role, join in (("system", "{old}\n\n{new}"), ("user", "{new}\n\n{old}")):
-        for index, message in enumerate(messages):
-            if message.role == role:
-                content = (
-                    join.replace("{new}", "\0").replace("{old}", message.content).replace("\0", text(skill))
-                )
-                messages[index] = replace(message, content=content)
-                return replace(prompt, messages=tuple(messages))
-    raise DataError(
-        "a skill needs a system or user message in the prompt to stand in; this prompt has neither"
-    )
+    roles = [message.role for message in messages]
+    lesson = text(skill)
+    if "system" in roles:
+        index = roles.index("system")
+        content = f"{messages[index].content}\n\n{lesson}"
+    elif "user" in roles:
+        index = roles.index("user")
+        content = f"{lesson}\n\n{messages[index].content}"
+    else:
+        raise DataError("a skill needs a system or user message to stand in; this prompt has neither")
+    messages[index] = replace(messages[index], content=content)
+    return replace(prompt, messages=tuple(messages))

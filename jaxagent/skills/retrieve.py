@@ -1,7 +1,7 @@
 """Which skill the teacher gets. In: a task's skills and their record. Out: one skill, or None.
 
-UCB1 over a buffer (Skill-SD): score(e) = mean_return(e) + c sqrt(ln N / n(e)); N is the number of retrievals in
-the buffer, n(e) the skill's own. Skills that were never tried come first, oldest first.
+UCB1 over a buffer (Skill-SD): score(e) = mean_return(e) + c sqrt(ln N / n(e)); N is the number of
+retrievals in the buffer, n(e) the skill's own. Skills that were never tried come first, oldest first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A source that remembers: it wraps another source and keeps the skill bank of Skill-SD beside it.
 
     next      summaries that finished become visible; plans come from the inner source (rollouts see no skill)
-    teacher   the opening of the teacher's context: the plain prompt with one skill, the same for a whole group
+    teacher   the opening of the teacher's context: the plain prompt with one skill, one for a whole group
     observe   the mean group return is credited to the skill that taught; episodes go to the summariser
 
 A task without skills has no teacher: `teacher` gives None.

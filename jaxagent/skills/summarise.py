@@ -1,8 +1,8 @@
-"""Trajectories to skills, beside training. In: finished trajectories. Out: skills, at the next iteration boundary.
+"""Trajectories to skills, beside training. In: finished episodes. Out: skills, at the next boundary.
 
-`SummariserPool` hands trajectories to the auxiliary model on a thread of its own while rollout and update go on;
-`collect` is called once, at the boundary. Full trajectories are never stored: an answer that does not fit the
-schema is dropped and counted.
+`SummariserPool` hands trajectories to the auxiliary model on a thread of its own while rollout and update
+go on; `collect` is called once, at the boundary. Full trajectories are never stored: an answer that does
+not fit the schema is dropped and counted.
 """
 
 from __future__ import annotations
@@ -69,16 +69,17 @@ SUMMARISE = Role(
     name="skill_sd.summarise",
     record=SkillRecord,
     instruction=(
-        "You study one episode of an agent that solves tasks by code or tool calls. Write a short lesson that helps "
-        "with the same task: success_analysis (what made it work; null if nothing did), mistake_analysis (what went "
-        "wrong; null if nothing did), golden_workflow (the shortest list of steps that solves the task)."
+        "You study one episode of an agent that solves tasks by code or tool calls. Write a short lesson "
+        "that helps with the same task: success_analysis (what made it work; null if nothing did), "
+        "mistake_analysis (what went wrong; null if nothing did), golden_workflow (the shortest list of "
+        "steps that solves the task)."
     ),
     check=check_summary,
 )
 
 
 def summary_payload(trajectory: Trajectory) -> dict[str, Any]:
-    """What the summariser sees: the request, the steps (long texts and long episodes cut with a mark), the outcome."""
+    """What the summariser sees: the request, the steps (long ones cut, with a mark), the outcome."""
     steps = [
         {
             "action": _cut(step.action.text or step.text),
@@ -107,8 +108,8 @@ def _cut(text: str) -> str:
 def script_summary(request: AuxRequest) -> str:
     """Script of the role for worlds without a language model: the workflow is the actions that ran, in order.
 
-    Steps x = 1/0 (runtime error), print(x) (ok), done() (ok), solved  ->  workflow [print(x), done()], a success
-    analysis, and the first error as the mistake.
+    Steps x = 1/0 (runtime error), print(x) (ok), done() (ok), solved  ->  workflow [print(x), done()], a
+    success analysis, and the first error as the mistake.
     """
     payload = request.payload
     steps: Sequence[Mapping[str, Any]] = payload["steps"]
@@ -129,7 +130,7 @@ def script_summary(request: AuxRequest) -> str:
 
 @dataclass(frozen=True)
 class Summary:
-    """One finished summary: the buffer it belongs to, and the skill, or None if the auxiliary model failed."""
+    """A finished summary: the buffer it belongs to, and the skill, or None if the auxiliary model failed."""
 
     key: str
     skill: Skill | None
@@ -146,9 +147,9 @@ class Pending:
 class SummariserPool:
     """Owns a thread with an event loop on which the auxiliary model is asked.
 
-    patience_s: how long `collect` waits for what is still running. None waits for everything, so that a run with
-                a deterministic auxiliary model is deterministic; AuxLM's timeout bounds the wait. With a number,
-                late summaries become visible at a later boundary.
+    patience_s: how long `collect` waits for what is still running. None waits for everything, so that a run
+                with a deterministic auxiliary model is deterministic; AuxLM's timeout bounds the wait. With
+                a number, late summaries become visible at a later boundary.
     """
 
     def __init__(self, aux: AuxLM, *, patience_s: float | None = None):
@@ -158,6 +159,7 @@ class SummariserPool:
         self.latency_s = 0.0  # mean over the summaries of the last collect
         self._pending: list[Pending] = []
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
     def submit(self, key: str, payload: Payload) -> None:
         """Start one summary; `summary_payload` makes the payload."""
@@ -206,14 +208,27 @@ class SummariserPool:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._loop = None
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            threading.Thread(target=_serve, args=(self._loop,), name="summariser", daemon=True).start()
+            self._thread = threading.Thread(target=_serve, args=(self._loop,), name="summariser", daemon=True)
+            self._thread.start()
         return self._loop
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_forever()
+    loop.run_until_complete(_cancel_others())
     loop.close()
+
+
+async def _cancel_others() -> None:
+    """End what still runs, so that nothing is left half awaited."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
