@@ -15,13 +15,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any
 
+from jaxagent.envs.channel import Channel, ChildGone
 from jaxagent.envs.confined import wire
 from jaxagent.envs.zygote_client import Zygote, ZygoteError, current_zygote
 from jaxagent.types import ExecStatus
@@ -77,21 +77,13 @@ class SandboxResult:
     restarted: bool = False
 
 
-class _ChildGone(Exception):
-    """The child hung, died or broke the protocol; `kind` is "hung", "died" or "forged"."""
-
-    def __init__(self, kind: str, why: str):
-        super().__init__(why)
-        self.kind = kind
-
-
 class Sandbox:
     """Owner of one confined child. Not thread-safe; use one for each episode."""
 
     def __init__(self, api_call: ApiCall, *, limits: SandboxLimits | None = None, seed: int = 0):
         self._api_call, self._limits, self._seed = api_call, limits or SandboxLimits(), seed
         self._zygote: Zygote | None = None
-        self._channel: socket.socket | None = None
+        self._channel: Channel | None = None
         self._pid = 0
         self._runs = 0
         self.confinement: tuple[str, ...] = ()
@@ -99,14 +91,13 @@ class Sandbox:
 
     def run(self, code: str) -> SandboxResult:
         """Execute in the persistent namespace."""
-        if self._channel is None:
-            self._start()
+        channel = self._channel or self._start()
         self._runs += 1
         deadline = time.monotonic() + self._limits.wall_s + self._limits.grace_s
         try:
-            self._send({"run": code, "number": self._runs}, deadline)
-            return self._converse(deadline)
-        except _ChildGone as gone:
+            channel.send({"run": code, "number": self._runs}, deadline)
+            return self._converse(channel, deadline)
+        except ChildGone as gone:
             return self._lost(gone)
         except BaseException:
             self.close()
@@ -124,22 +115,24 @@ class Sandbox:
     ) -> None:
         self.close()
 
-    def _start(self) -> None:
+    def _start(self) -> Channel:
         limits = self._limits
         options = {**asdict(limits), "short": limits.short_errors, "seed": self._seed}
         for attempt in (0, 1):
             zygote = current_zygote()
             try:
-                self._pid, self._channel = zygote.fork(options)
-                self._zygote = zygote
-                ready = self._receive(time.monotonic() + 10)
+                self._pid, end = zygote.fork(options)
+                largest = max(limits.message_bytes, 16 * limits.output_chars)
+                self._zygote, self._channel = zygote, Channel(end, largest=largest)
+                ready = self._channel.receive(time.monotonic() + 10)
                 self.confinement = (*zygote.held, *(str(name) for name in ready.get("held", ())))
-                return
-            except (ZygoteError, _ChildGone) as exc:
+                return self._channel
+            except (ZygoteError, ChildGone) as exc:
                 zygote.close()  # current_zygote() makes a new one
                 self._channel = None
                 if attempt:
                     raise RuntimeError(f"no confined interpreter could be started: {exc}") from exc
+        raise AssertionError("unreachable: the second attempt returns or raises")
 
     def _end(self) -> int:
         """Kill and reap the child; its wait status (0 if unknown)."""
@@ -153,25 +146,25 @@ class Sandbox:
             zygote.close()
             return 0
 
-    def _converse(self, deadline: float) -> SandboxResult:
+    def _converse(self, channel: Channel, deadline: float) -> SandboxResult:
         """Answer API calls until the result comes."""
         calls = 0
         while True:
-            message = self._receive(deadline)
+            message = channel.receive(deadline)
             if message.get("kind") == "call":
                 calls += 1
-                self._send(self._answer(message, calls), deadline)
+                channel.send(self._answer(message, calls), deadline)
             elif message.get("run") == self._runs:
                 return self._result(message)
             elif not isinstance(message.get("run"), int):  # older numbers: the agent had forged a result
-                raise _ChildGone("forged", "a message of no known kind")
+                raise ChildGone("forged", "a message of no known kind")
 
     def _answer(self, message: Mapping[str, Any], calls: int) -> dict[str, Any]:
         app, api, kwargs, number = (message.get(key) for key in ("app", "api", "kwargs", "id"))
         if not (
             isinstance(app, str) and isinstance(api, str) and isinstance(kwargs, dict) and type(number) is int
         ):
-            raise _ChildGone("forged", "an API call of the wrong form")
+            raise ChildGone("forged", "an API call of the wrong form")
         if calls > self._limits.api_calls:
             limit = self._limits.api_calls
             return {"id": number, "error": f"Maximum number of API calls in one execution ({limit}) reached."}
@@ -194,11 +187,11 @@ class Sandbox:
     def _result(self, message: Mapping[str, Any]) -> SandboxResult:
         output, error, status = (message.get(key) for key in ("output", "error", "status"))
         if not (isinstance(output, str) and isinstance(error, str) and status in _STATUSES):
-            raise _ChildGone("forged", "a result of the wrong form")
+            raise ChildGone("forged", "a result of the wrong form")
         limit = self._limits.output_chars + 1000
-        return SandboxResult(_clean(output)[:limit], _clean(error)[:limit], ExecStatus(status))
+        return SandboxResult(output[:limit], error[:limit], ExecStatus(status))
 
-    def _lost(self, gone: _ChildGone) -> SandboxResult:
+    def _lost(self, gone: ChildGone) -> SandboxResult:
         """The child is no more, or must not live on: say so, and what it means for the variables."""
         wait_status = self._end()
         if gone.kind == "hung":
@@ -214,58 +207,8 @@ class Sandbox:
             output = f"Execution failed. Traceback:\n{error}\n{RESTARTED}"
         return SandboxResult(output, error, status, restarted=True)
 
-    def _send(self, message: Mapping[str, Any], deadline: float) -> None:
-        assert self._channel is not None
-        try:
-            self._channel.settimeout(max(deadline - time.monotonic(), 0.001))
-            self._channel.sendall(wire.frame(message))
-        except TimeoutError as exc:
-            raise _ChildGone("hung", "it does not read") from exc
-        except OSError as exc:
-            raise _ChildGone("died", "its pipe is closed") from exc
 
-    def _receive(self, deadline: float) -> dict[str, Any]:
-        size = wire.HEADER.unpack(self._exactly(wire.HEADER.size, deadline))[0]
-        if size > max(self._limits.message_bytes, 16 * self._limits.output_chars):
-            raise _ChildGone("forged", f"a message of {size} bytes")
-        try:
-            message = json.loads(self._exactly(size, deadline), parse_constant=_refuse_constant)
-        except (ValueError, RecursionError) as exc:  # bad UTF-8 and overlong integers are ValueErrors too
-            raise _ChildGone("forged", "a message that is not JSON") from exc
-        if not isinstance(message, dict):
-            raise _ChildGone("forged", "a message that is not an object")
-        return message
-
-    def _exactly(self, size: int, deadline: float) -> bytes:
-        assert self._channel is not None
-        parts = bytearray()
-        while len(parts) < size:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise _ChildGone("hung", "no answer in time")
-            self._channel.settimeout(left)
-            try:
-                part = self._channel.recv(min(size - len(parts), 1 << 20))
-            except TimeoutError as exc:
-                raise _ChildGone("hung", "no answer in time") from exc
-            except OSError as exc:
-                raise _ChildGone("died", "its pipe is closed") from exc
-            if not part:
-                raise _ChildGone("died", "its pipe is closed")
-            parts += part
-        return bytes(parts)
-
-
-def _clean(text: str) -> str:
-    """No lone surrogates: tokenizers and log files take UTF-8 only."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _cause(gone: _ChildGone, wait_status: int) -> str:
+def _cause(gone: ChildGone, wait_status: int) -> str:
     if gone.kind == "forged":
         return f"protocol violated: {gone}"
     if os.WIFSIGNALED(wait_status) and os.WTERMSIG(wait_status) != signal.SIGKILL:
