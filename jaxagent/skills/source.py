@@ -34,7 +34,7 @@ def best_and_worst(group: Group) -> list[Trajectory]:
 class SkillRules:
     """c: UCB's exploration weight. scope: which tasks share a buffer. text: how a skill is written out.
 
-    max_chars: a longer text is cut at its end: what does not fit is the teacher's privilege, never the episode.
+    max_chars: a longer text is cut at its end: what does not fit is the lesson's loss, never the episode's.
     """
 
     c: float = 1.0
