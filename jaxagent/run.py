@@ -8,7 +8,6 @@ Started again with the same configuration it goes on from the newest checkpoint;
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -47,12 +46,11 @@ def _train(prepared: Prepared, stages: Sequence[Stage], folder: Path, preemption
         except Preempted:
             run.console.message("asked to stop: the state is saved; start the same command again to go on")
             return EXIT_PREEMPTED
-        result = _result(run, prepared)
-        (folder / RESULT).write_text(json.dumps(result, indent=1) + "\n")
         if prepared.config.export:
             _export(run.policy.graphdef, run.params, prepared, folder / "export", form="merged")
-        run.console.stop()
-        write_report(folder)
+    # The environment processes have ended, so that their CPU time counts.
+    (folder / RESULT).write_text(json.dumps(run.result(), indent=1) + "\n")
+    write_report(folder)
     return 0
 
 
@@ -143,38 +141,3 @@ def _set_up_jax() -> None:
         jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "jaxagent" / "jax"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
-
-
-def _result(run: Any, prepared: Prepared) -> dict[str, Any]:
-    """What result.json holds."""
-    evaluations = run.evaluations
-    order = list(dict.fromkeys(item["when"] for item in evaluations if ":" not in item["when"]))
-
-    def at(when: str) -> dict[str, dict[str, Any]]:
-        return {f"{e['split']}/{e['mode']}": e["metrics"] for e in evaluations if e["when"] == when}
-
-    return {
-        "before": at(order[0]) if order else {},
-        "after": at(order[-1]) if order else {},
-        "evaluations": evaluations,
-        "minutes": run.total_seconds / 60,
-        "compilations": run.compilations.count,
-        "compile_seconds": run.compilations.seconds,
-        "commit": commit(),
-        "seed": prepared.config.seed,
-    }
-
-
-def commit() -> str:
-    """The checkout's commit, "-dirty" if files differ from it; "unknown" outside a checkout."""
-    try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return done.stdout.strip()

@@ -7,6 +7,7 @@ iteration to the next.
 from __future__ import annotations
 
 import asyncio
+import resource
 import time
 import zlib
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from jaxagent.monitors import Monitor
 from jaxagent.policy import build_engine, build_policy
 from jaxagent.preemption import Preemption
 from jaxagent.prepare import Prepared
+from jaxagent.provenance import commit
 from jaxagent.rollout.episode import EpisodeLimits
 from jaxagent.rollout.plans import Quorum, RolloutRules
 from jaxagent.rollouts import Collected, Rollouts
@@ -81,7 +83,7 @@ class Runtime:
         self.checkpoints = Checkpointer(self.folder / "checkpoints", keep=config.checkpoint.keep)
         self.monitor = Monitor()
         self.evaluations: list[dict[str, Any]] = []
-        self.seconds = 0.0  # of earlier processes of this run
+        self.seconds = self.cpu_seconds = 0.0  # of earlier processes of this run
         self.iterations = 0
         self._sink: MetricSink | None = None
         self._learner: Learner | None = None
@@ -96,7 +98,8 @@ class Runtime:
         place = Place() if host is None else Place(*host["place"])
         if host is not None:
             self._version, self.iterations = host["version"], host["iterations"]
-            self.evaluations, self.seconds = list(host["evaluations"]), host["seconds"]
+            self.evaluations = list(host["evaluations"])
+            self.seconds, self.cpu_seconds = host["seconds"], host["cpu_seconds"]
             self.monitor.restore(host["monitor"])
             for stage, state in zip(stages, host["sources"]):
                 stage.source.restore(state)
@@ -226,6 +229,26 @@ class Runtime:
     def total_seconds(self) -> float:
         return self.seconds + time.perf_counter() - self._started
 
+    def result(self) -> dict[str, Any]:
+        """What result.json holds. "before" is the first full evaluation of the run, "after" the last."""
+        moments = list(dict.fromkeys(item["when"] for item in self.evaluations if ":" not in item["when"]))
+
+        def at(when: str) -> dict[str, Any]:
+            return {f"{e['split']}/{e['mode']}": e["metrics"] for e in self.evaluations if e["when"] == when}
+
+        return {
+            "before": at(moments[0]) if moments else {},
+            "after": at(moments[-1]) if moments else {},
+            "evaluations": self.evaluations,
+            "minutes": self.total_seconds / 60,
+            "cpu_seconds": self.cpu_seconds + _cpu_seconds(),
+            "iterations": self.iterations,
+            "compilations": self.compilations.count,
+            "compile_seconds": self.compilations.seconds,
+            "commit": commit(),
+            "seed": self.seed,
+        }
+
     def _frozen(self, stage: Stage) -> dict[str, Any]:
         return {"reference": self._reference} if stage.keeps_reference else {}
 
@@ -243,6 +266,7 @@ class Runtime:
             "sources": [dict(stage.source.state()) for stage in stages],
             "evaluations": self.evaluations,
             "seconds": self.total_seconds,
+            "cpu_seconds": self.cpu_seconds + _cpu_seconds(),
             "monitor": self.monitor.state(),
         }
         self.checkpoints.save(self.iterations, state, host)
@@ -277,6 +301,11 @@ class Runtime:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _cpu_seconds() -> float:
+    """User and system time of this process and of its ended children."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def _limits(prepared: Prepared) -> EpisodeLimits:

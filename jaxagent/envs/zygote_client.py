@@ -49,9 +49,13 @@ class Zygote:
         theirs.close()
         try:
             ready = self._reply()
+        except ZygoteError:
+            self.close()
+            raise
         finally:
             shutil.rmtree(empty, ignore_errors=True)
         if "ready" not in ready:
+            self.close()
             raise ZygoteError(f"the zygote failed to start:\n{ready.get('failed')}")
         self.held: tuple[str, ...] = tuple(ready["ready"])
 

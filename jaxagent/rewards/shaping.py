@@ -34,12 +34,11 @@ def weighted(weight: float, term: Reward) -> Reward:
     return lambda trajectory: weight * term(trajectory)
 
 
-def overlong_penalty(
-    n: float, *, limit: float, buffer: float, factor: float = 1.0, floor: bool = True
-) -> float:
+def overlong_penalty(n: int, *, limit: int, buffer: int, factor: float = 1.0, floor: bool = True) -> float:
     """DAPO's soft overlong penalty: min(-(n - (limit - buffer)) / buffer * factor, 0).
 
-    With `floor` it is at least -factor. limit 10, buffer 4: n = 6 -> 0, 7 -> -0.25, 8 -> -0.5, 10 -> -1. Linear, not exponential.
+    With `floor` it is at least -factor. Linear, not exponential: limit 10, buffer 4 gives n = 6 -> 0,
+    7 -> -0.25, 8 -> -0.5, 10 -> -1.
     """
     penalty = min(-(n - (limit - buffer)) / buffer * factor, 0.0)
     return max(penalty, -factor) if floor else penalty
@@ -56,16 +55,16 @@ def overlong(
     )
 
 
-def excess_penalty(n: float, *, target: float, rate: float = 0.05, cap: float = 0.5) -> float:
+def excess_penalty(n: int, *, target: int, rate: float = 0.05, cap: float = 0.5) -> float:
     """-rate for every unit above the target, at most `cap`: target 10, n = 8 -> 0, 14 -> -0.2."""
-    return -min(rate * max(0.0, n - target), cap)
+    return -min(rate * max(0, n - target), cap)
 
 
-def excess(*, target: float, rate: float = 0.05, cap: float = 0.5, unit: Unit = "action_tokens") -> Reward:
+def excess(*, target: int, rate: float = 0.05, cap: float = 0.5, unit: Unit = "action_tokens") -> Reward:
     return lambda trajectory: excess_penalty(length(trajectory, unit), target=target, rate=rate, cap=cap)
 
 
-def sigmoid_length(outcome: Reward, *, target: float, tau: float, unit: Unit = "action_tokens") -> Reward:
+def sigmoid_length(outcome: Reward, *, target: int, tau: float, unit: Unit = "action_tokens") -> Reward:
     """R sigma(-(n - target) / tau). It halves R at the target: place the target beyond wanted lengths."""
     return lambda trajectory: outcome(trajectory) / (1 + exp((length(trajectory, unit) - target) / tau))
 

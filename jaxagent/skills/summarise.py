@@ -159,6 +159,7 @@ class SummariserPool:
         self.latency_s = 0.0  # mean over the summaries of the last collect
         self._pending: list[Pending] = []
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
     def submit(self, key: str, payload: Payload) -> None:
         """Start one summary; `summary_payload` makes the payload."""
@@ -207,14 +208,27 @@ class SummariserPool:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._loop = None
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            threading.Thread(target=_serve, args=(self._loop,), name="summariser", daemon=True).start()
+            self._thread = threading.Thread(target=_serve, args=(self._loop,), name="summariser", daemon=True)
+            self._thread.start()
         return self._loop
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
     loop.run_forever()
+    loop.run_until_complete(_cancel_others())
     loop.close()
+
+
+async def _cancel_others() -> None:
+    """End what still runs, so that nothing is left half awaited."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -14,7 +14,11 @@ class Answer(BaseModel):
     score: int
 
 
-ROLE = Role("judge", Answer, "Score the text.", check=lambda record, payload: "" if record.score < 9 else "too high")
+def too_high(record, payload):
+    return "too high" if record.score > 8 else ""
+
+
+ROLE = Role("judge", Answer, "Score the text.", too_high)
 FAST = AuxLimits(backoff_s=0.0)
 
 

@@ -1,4 +1,4 @@
-"""The HTTP back end against a real server on this machine: good answers, 429, 5xx, 4xx, garbage, slow, cut."""
+"""The HTTP back end against a real server: good answers, 429, 5xx, 4xx, garbage, slow, cut."""
 
 import asyncio
 import json
@@ -128,7 +128,7 @@ def test_mistakes_of_the_configuration_are_not_repeated(server, status):
 
 def test_gives_up_after_two_retries(server):
     server.answers = [(500, {}, b"")] * 3
-    record, lm = ask(server)
+    record, _lm = ask(server)
     assert record is None
     assert len(server.seen) == 3
 

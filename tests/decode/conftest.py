@@ -1,4 +1,6 @@
-"""Tiny models and engines. Engines of one shape share their compiled programs through the compilation cache."""
+"""Tiny models and engines. Engines of one shape share their compiled programs through the compilation
+cache.
+"""
 
 import asyncio
 from dataclasses import replace

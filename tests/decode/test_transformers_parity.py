@@ -1,4 +1,6 @@
-"""Greedy decoding equals transformers' generate on random tiny checkpoints, over two turns, from real folders."""
+"""Greedy decoding equals transformers' generate on random tiny checkpoints, over two turns, from real
+folders.
+"""
 
 import asyncio
 

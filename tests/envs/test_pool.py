@@ -4,15 +4,20 @@ import asyncio
 import dataclasses
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from fake_envs import EchoEnv, echo_spec, echo_task
 
-from jaxagent.envs.pool import Deadlines, EnvPool, InlinePool
+from jaxagent.envs.inline_pool import InlinePool
+from jaxagent.envs.pool import Deadlines, EnvPool
 from jaxagent.errors import ConfigError, EnvFailure
 from jaxagent.types import Action, ExecStatus
 
+ROOT = Path(__file__).parents[2]
 SPEC = echo_spec()
 QUICK = Deadlines(step_s=0.5, reset_s=20.0, evaluate_s=2.0, close_s=2.0)
 
@@ -172,6 +177,53 @@ def test_a_cancelled_call_leaves_the_worker_in_step():
             return call.cancelled(), answer.observation, envs.counts["restarts"]
 
     assert asyncio.run(run()) == (True, "1 b", 0)
+
+
+def test_a_cancelled_opening_leaves_no_environment_behind():
+    async def run():
+        async with EnvPool(1) as envs:
+            await (await envs.open(SPEC, echo_task("warm"))).close()
+            opening = asyncio.ensure_future(envs.open(SPEC, echo_task("cut")))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+            return opening.cancelled(), envs.counts["close"], [worker.load for worker in envs._workers]
+
+    assert asyncio.run(run()) == (True, 2, [0])
+
+
+HOST = """
+import asyncio, sys
+sys.path.insert(0, {folder!r})
+from fake_envs import echo_spec, echo_task
+from jaxagent.envs.pool import EnvPool
+from jaxagent.types import Action
+async def run():
+    pool = EnvPool(1)
+    handle = await pool.open(echo_spec(), echo_task())
+    print((await handle.evaluate()).info["pid"], flush=True)
+    await (await pool.open(echo_spec(), echo_task(fault="hang"))).step(Action("a"))
+asyncio.run(run())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs the parent-death signal")
+def test_workers_die_with_their_host_even_in_a_hang():
+    code = HOST.format(folder=str(Path(__file__).parent))
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as host:
+        assert host.stdout is not None
+        pid = int(host.stdout.readline())
+        time.sleep(0.2)
+        os.kill(pid, 0)
+        host.kill()
+    stat = Path(f"/proc/{pid}/stat")
+    for _ in range(100):
+        if not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return
+        time.sleep(0.02)
+    raise AssertionError("the worker outlived its host")
 
 
 def test_a_killed_idle_worker_is_replaced():

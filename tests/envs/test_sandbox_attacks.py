@@ -2,8 +2,10 @@
 
 import json
 import os
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from jaxagent.envs.sandbox import RESTARTED, Sandbox, SandboxLimits
 from jaxagent.envs.zygote_client import current_zygote
 from jaxagent.types import ExecStatus
 
+ROOT = Path(__file__).parents[2]
 LIMITS = SandboxLimits(
     wall_s=0.5, cpu_s=0.5, grace_s=0.3, memory_mb=64, output_chars=5000, message_bytes=1 << 20
 )
@@ -298,3 +301,42 @@ def children_of(zygote) -> int:
     pid = zygote.process_id
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         return len(file.read().split())
+
+
+FALLBACK = """
+import os, socket, sys
+from jaxagent.envs.confined import seal
+seal._program = None
+print(seal.seal_child(memory_bytes=1 << 28, cpu_s=5))
+for name, call in {
+    "open": lambda: open("/etc/passwd"), "fork": os.fork, "kill": lambda: os.kill(os.getppid(), 9),
+    "socket": socket.socket, "system": lambda: os.system("true"), "listdir": lambda: os.listdir("/"),
+}.items():
+    try:
+        call()
+        print(name, "WORKED")
+    except PermissionError:
+        print(name, "refused")
+"""
+
+
+def test_without_seccomp_an_audit_hook_refuses_and_the_weakness_is_stated():
+    run = subprocess.run([sys.executable, "-c", FALLBACK], capture_output=True, text=True, cwd=ROOT)
+    names = ("open", "fork", "kill", "socket", "system", "listdir")
+    expected = ["['resource limits', 'audit hook']", *(f"{name} refused" for name in names)]
+    assert run.stdout.splitlines() == expected, run.stderr
+
+
+@linux
+@pytest.mark.skipif(os.geteuid() != 0, reason="drops capabilities to try without them")
+def test_without_privileges_the_interpreter_is_confined_too():
+    code = (
+        "import ctypes\n"
+        "from jaxagent.envs.sandbox import Sandbox\n"
+        "for capability in range(64): ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)\n"
+        "with Sandbox(lambda *a: 1) as box:\n"
+        "    print(box.confinement, box.run('print(apis.a.b())').output.strip(),\n"
+        "          'PermissionError' in box.run('import random; random._os.listdir()').output)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert run.stdout == "('resource limits', 'seccomp') 1 True\n", run.stderr

@@ -9,7 +9,7 @@ import pytest
 from fake_envs import echo_spec, echo_task
 from fake_policy import END, LINE, OPEN, CharRenderer, Scripted
 
-from jaxagent.envs.pool import InlinePool
+from jaxagent.envs.inline_pool import InlinePool
 from jaxagent.errors import ConfigError, EnvFailure, RolloutError
 from jaxagent.rollout.episode import EpisodeLimits, cap_observation, run_episode, task_key
 from jaxagent.types import Completion, ExecStatus, Message, Prompt, Sampling, Status, Stop

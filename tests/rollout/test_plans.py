@@ -9,7 +9,8 @@ import pytest
 from fake_envs import echo_spec, echo_task
 from fake_policy import CharRenderer, Scripted
 
-from jaxagent.envs.pool import Deadlines, EnvPool, InlinePool
+from jaxagent.envs.inline_pool import InlinePool
+from jaxagent.envs.pool import Deadlines, EnvPool
 from jaxagent.errors import ConfigError, EnvFailure, RolloutError
 from jaxagent.rollout.episode import EpisodeLimits, run_episode
 from jaxagent.rollout.plans import Quorum, RolloutRules, run_plans
@@ -141,14 +142,13 @@ def test_hanging_dying_and_garbage_environments_are_dropped_and_the_rest_goes_on
     assert metrics["rollout/kept"] == 3
 
 
-def sleeper(times: dict[int, float], outcome=None):
-    """A runner whose rollout i takes times[i] seconds."""
+def sleeper(times: dict[int, float], statuses: dict[int, Status] | None = None):
+    """A runner whose rollout i takes times[i] seconds and ends with statuses[i]."""
 
     async def run(task: Task, /, *, rollout: int, prompt, label: str) -> Trajectory:
         await asyncio.sleep(times.get(rollout, 0.0))
-        return Trajectory(
-            f"{task.task_id}:{rollout}", task, rollout, outcome or Status.DONE, Prompt(()), (), ()
-        )
+        status = (statuses or {}).get(rollout, Status.DONE)
+        return Trajectory(f"{task.task_id}:{rollout}", task, rollout, status, Prompt(()), (), ())
 
     return run
 
@@ -171,8 +171,8 @@ def test_quorum_waits_for_the_minimum_of_every_task():
 
 @pytest.mark.parametrize("status", [Status.CANCELLED, Status.ENV_FAILED])
 def test_cancelled_and_failed_trajectories_never_reach_a_baseline(status):
-    groups, metrics = asyncio.run(run_plans([Plan(echo_task("a"), 2)], sleeper({}, status)))
-    assert groups[0].trajectories == ()
+    groups, metrics = asyncio.run(run_plans([Plan(echo_task("a"), 3)], sleeper({}, {0: status, 2: status})))
+    assert [item.rollout for item in groups[0].trajectories] == [1]
     assert metrics[f"rollout/dropped/{status.value}"] == 2
 
 
@@ -233,9 +233,17 @@ def test_impossible_rules_are_refused():
 
 def test_failure_kinds_reach_the_counts():
     async def run(task: Task, /, *, rollout: int, prompt, label: str) -> Trajectory:
-        raise EnvFailure("hang", "no answer")
+        if rollout == 0:
+            raise EnvFailure("hang", "no answer")
+        return Trajectory("t", task, rollout, Status.DONE, Prompt(()), (), ())
 
-    groups, metrics = asyncio.run(run_plans([Plan(echo_task("a"), 1)], run, rules=RolloutRules(retries=0)))
+    groups, metrics = asyncio.run(run_plans([Plan(echo_task("a"), 2)], run, rules=RolloutRules(retries=0)))
     assert groups[0].dropped[0].message == "no answer"
     assert metrics["rollout/dropped/hang"] == 1
     assert np.isfinite(list(metrics.values())).all()
+
+
+def test_an_environment_that_always_fails_stops_the_run_with_its_message():
+    with pytest.raises(RolloutError, match=r"not one of 3 episodes survived: \{'reset': 3\}") as caught:
+        rollout([Plan(echo_task("a", fault="reset"), 3)], rules=RolloutRules(retries=1))
+    assert "cannot reset" in str(caught.value)

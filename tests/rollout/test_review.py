@@ -7,7 +7,7 @@ import pytest
 from fake_envs import echo_spec, echo_task
 from fake_policy import CharRenderer, Scripted
 
-from jaxagent.envs.pool import InlinePool
+from jaxagent.envs.inline_pool import InlinePool
 from jaxagent.errors import RolloutError
 from jaxagent.rollout.episode import EpisodeLimits, run_episode
 from jaxagent.rollout.review import carry_back, review
