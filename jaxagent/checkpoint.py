@@ -180,7 +180,7 @@ class Checkpointer:
         raise DataError(f"no whole checkpoint of step {step} in {self.folder}; there are {self.steps()}")
 
     def restore_params(self, template: Any) -> Any:
-        """The parameters alone of the newest whole checkpoint, whatever else is in it (export, evaluation)."""
+        """The parameters alone of the newest whole checkpoint, whatever else is in it (for export)."""
         found = self._latest()
         if found is None:
             raise DataError(
