@@ -151,6 +151,24 @@ def test_a_half_written_checkpoint_is_skipped_and_later_removed(checkpointer, tm
     assert sorted(p.name for p in tmp_path.iterdir()) == ["00000001.0", "00000002.1"]
 
 
+@pytest.mark.parametrize(
+    "layout", [lambda p: {"params": p}, lambda p: {"train": {"params": p, "opt": {"mu": p}}}]
+)
+def test_parameters_alone(checkpointer, layout):
+    params = {"q": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones(2, jnp.bfloat16)}
+    checkpointer.save(1, layout(params), {})
+    checkpointer.wait()
+    template = jax.tree.map(jnp.zeros_like, params)
+    same(checkpointer.restore_params(template), params)
+    with pytest.raises(DataError, match=r"params/q is float32\[2, 3\]"):
+        checkpointer.restore_params(template | {"q": jnp.zeros((3, 3))})
+
+
+def test_parameters_of_a_run_without_checkpoint(checkpointer):
+    with pytest.raises(DataError, match="no whole checkpoint"):
+        checkpointer.restore_params({})
+
+
 def test_foreign_files_in_the_folder_are_left_alone(checkpointer, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     write(checkpointer, 1, 2, 3)
