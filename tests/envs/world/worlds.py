@@ -14,11 +14,11 @@ def level_of(task: Task) -> str:
 
 
 def play(
-    task: Task, sloppiness: float = 0.0, seed: int = 0
+    task: Task, sloppiness: float = 0.0, seed: int = 0, *, sandbox=InlineSandbox
 ) -> tuple[Evaluation, list[StepResult], list[str]]:
     """Verdict, observations (the reset's first) and messages of a scripted episode."""
     spec = world_spec(level_of(task))
-    env, policy = WorldEnv(InlineSandbox), scripted_policy(task, random.Random(seed), sloppiness)
+    env, policy = WorldEnv(sandbox), scripted_policy(task, random.Random(seed), sloppiness)
     results, messages = [env.reset(task)], []
     while not results[-1].done and len(messages) < spec.max_steps:
         messages.append(policy.act(results[-1].observation))
