@@ -9,8 +9,8 @@
 
 A checkpoint without a valid commit.json, or whose files are not those it lists, was interrupted: it is
 skipped on restore and removed by a later save. Nothing that was committed is ever overwritten; saving a step
-again makes a new attempt. Writing happens in the background: `save` returns when the device arrays are copied,
-so the caller may donate them. Not the job of this file: what belongs in the state (train.py), HF export.
+again makes a new attempt. Writing happens in the background: `save` returns when the arrays are copied, so
+that the caller may donate them. Not the job of this file: what belongs in the state (train.py), HF export.
 """
 
 from __future__ import annotations
@@ -161,34 +161,65 @@ class Checkpointer:
         path = self.folder / BEST
         return Best(**json.loads(path.read_text())) if path.exists() else None
 
+    def latest_host(self) -> Mapping[str, Any] | None:
+        """Host state of the newest whole checkpoint: it may say which template the arrays need."""
+        found = self._latest()
+        return None if found is None else json.loads((found[0] / HOST).read_text())
+
     def restore_latest(self, template: Any) -> Restored | None:
         """The newest whole checkpoint, or None. See `restore` for `template`."""
-        for path, _ in reversed(self._folders()):
-            if (record := _committed(path)) is not None:
-                return self._load(path, record, template)
-            log.warning("skipping %s: it was not written to its end", path)
-        return None
+        found = self._latest()
+        return None if found is None else self._load(*found, template)
 
     def restore(self, step: int, template: Any) -> Restored:
-        """A given step. The leaves of `template` (arrays, ShapeDtypeStructs, numbers) say what is expected where."""
+        """A given step. `template`: arrays, ShapeDtypeStructs and numbers as expected."""
         for path, found in reversed(self._folders()):
             if found == step and (record := _committed(path)) is not None:
                 return self._load(path, record, template)
         raise DataError(f"no whole checkpoint of step {step} in {self.folder}; there are {self.steps()}")
 
+    def _latest(self) -> tuple[epath.Path, Mapping[str, Any]] | None:
+        for path, _ in reversed(self._folders()):
+            if (record := _committed(path)) is not None:
+                return path, record
+            log.warning("skipping %s: it was not written to its end", path)
+        return None
+
+    def restore_params(self, template: Any) -> Any:
+        """The parameters alone of the newest whole checkpoint, saved at a stage's end or in the middle of one."""
+        for path, _ in reversed(self._folders()):
+            if (record := _committed(path)) is not None:
+                prefix = "train/params/" if any(name.startswith("train/") for name in record["leaves"]) else "params/"
+                wanted = {prefix + name: leaf for name, leaf in named(template).items()}
+                saved = {name: entry for name, entry in record["leaves"].items() if name.startswith(prefix)}
+                check_leaves(path, saved, wanted)
+                # Orbax reads whole trees: the optimiser's leaves are read too, and dropped.
+                rest = {
+                    name: jax.ShapeDtypeStruct(tuple(shape), dtype)
+                    for name, (shape, dtype) in record["leaves"].items()
+                    if name not in wanted
+                }
+                arrays = self._read(path, {**rest, **wanted})
+                return jax.tree.unflatten(jax.tree.structure(template), [arrays[name] for name in wanted])
+        raise DataError(f"{self.folder} holds no whole checkpoint; the run has not saved one yet")
+
     def _load(self, path: epath.Path, record: Mapping[str, Any], template: Any) -> Restored:
         wanted = named(template)
         check_leaves(path, record["leaves"], wanted)
+        arrays = self._read(path, wanted)
+        leaves = [like(arrays[name], leaf) for name, leaf in wanted.items()]
+        state = jax.tree.unflatten(jax.tree.structure(template), leaves)
+        return Restored(record["step"], state, json.loads((path / HOST).read_text()))
+
+    def _read(self, path: epath.Path, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Leaves by name, on the devices that `wanted` says."""
         target = {name: abstract(leaf) for name, leaf in wanted.items()}
         try:
-            arrays = self._orbax.restore(path / DEVICE, args=ocp.args.StandardRestore(target))
+            return self._orbax.restore(path / DEVICE, args=ocp.args.StandardRestore(target))
         except (ValueError, OSError, KeyError) as error:
             raise DataError(
                 f"checkpoint {path} is damaged ({error}); delete that folder to resume from the one before it"
             ) from error
-        leaves = [like(arrays[name], leaf) for name, leaf in wanted.items()]
-        state = jax.tree.unflatten(jax.tree.structure(template), leaves)
-        return Restored(record["step"], state, json.loads((path / HOST).read_text()))
 
     def _folders(self) -> list[tuple[epath.Path, int]]:
         """Checkpoint folders, whole or not, in the order (step, attempt)."""

@@ -14,16 +14,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-# metric -> (label, format); a line shows those that the iteration has, in this order.
+from jaxagent.metrics import lookup
+
+# metric (found by `lookup`) -> (label, format); a line shows those that the iteration has, in this order.
 COLUMNS: dict[str, tuple[str, str]] = {
     "reward/mean": ("reward", "{:.3f}"),
     "reward/success": ("success", "{:.0%}"),
-    "loss/total": ("loss", "{:.4f}"),
-    "step/fail_rate": ("failed steps", "{:.0%}"),
-    "policy/entropy": ("entropy", "{:.2f}"),
-    "length/action_tokens": ("tokens", "{:.0f}"),
-    "grad/norm": ("|g|", "{:.2f}"),
-    "time/total": ("time", "{:.1f}s"),
+    "loss": ("loss", "{:.4f}"),
+    "rollout/exec_fail": ("failed steps", "{:.0%}"),
+    "entropy": ("entropy", "{:.2f}"),
+    "rollout/turns": ("turns", "{:.1f}"),
+    "grad_norm": ("|g|", "{:.2f}"),
+    "seconds/total": ("time", "{:.1f}s"),
 }
 
 
@@ -95,9 +97,9 @@ class RunConsole:
 
     def _line(self, number: int, metrics: Mapping[str, float], note: str) -> str:
         shown: Sequence[str] = [
-            f"{label} {form.format(metrics[name])}"
+            f"{label} {form.format(value)}"
             for name, (label, form) in self._columns.items()
-            if name in metrics
+            if (value := lookup(metrics, name)) is not None
         ]
         return "  ".join([f"{self._name} {number}/{self._total}", *shown, *([note] if note else [])])
 

@@ -76,7 +76,7 @@ def _number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError) as error:
         raise DataError(
-            f"metric {name!r} is {value!r}; expected a number. Text goes into a label: log(step, ..., stage=...)"
+            f"metric {name!r} is {value!r}; expected a number. Text is a label: log(step, ..., stage=...)"
         ) from error
 
 
@@ -114,6 +114,13 @@ def read_metrics(path: str | Path) -> list[Record]:
             raise DataError(f"{path}, line {i + 1} is not JSON: {line[:80]!r}; remove that line") from error
         records.append(record)
     return records
+
+
+def lookup(metrics: Mapping[str, Any], name: str) -> Any:
+    """The value under `name`, or under the first name ending with it ("entropy": "pg/entropy"), or None."""
+    if name in metrics:
+        return metrics[name]
+    return next((value for key, value in metrics.items() if key.endswith("/" + name)), None)
 
 
 class TensorBoardWriter:

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxagent.errors import ConfigError
+from jaxagent.metrics import lookup
 from jaxagent.types import Metrics
 
 
 @dataclass(frozen=True)
 class Rule:
-    """`above`: goes off above the threshold, else below; `start`: relative to the metric's first value."""
+    """`metric` is found by `lookup`. `above`: off above the threshold, else below. `start`: as a multiple
+    of the metric's first value.
+    """
 
     metric: str
     threshold: float
@@ -46,28 +49,28 @@ RULES: dict[str, Rule] = {
         "dropped episodes, and at the group size",
     ),
     "truncation": Rule(
-        "length/truncated_frac",
+        "rollout/truncated",
         0.3,
-        "{value:.0%} of the episodes hit a limit (steps, context or tokens of a message): raise the limit or "
-        "shorten the prompt; below the length that a task needs its success is silently 0",
+        "{value:.0%} of the messages are cut by their token limit: raise it; a task that "
+        "needs longer ones silently fails always",
     ),
     "length_explosion": Rule(
-        "length/action_tokens",
+        "rollout/sampled_tokens",
         2.0,
-        "messages are {ratio:.1f} times as long as at the start: look for repetition and for a reward "
+        "{ratio:.1f} times as many tokens are sampled as at the start: look for repetition and for a reward "
         "that pays length",
         start=True,
     ),
     "failed_steps": Rule(
-        "step/fail_rate",
+        "rollout/exec_fail",
         0.9,
         "{value:.0%} of the steps fail to execute: look at the parser and at the prompt",
     ),
     "entropy_collapse": Rule(
-        "policy/entropy",
+        "entropy",
         0.1,
-        "entropy fell to {ratio:.0%} of its start: the policy samples one answer; lower the learning rate, or "
-        "add an entropy bonus or a KL term",
+        "entropy fell to {ratio:.0%} of its start: the policy samples one answer; lower the learning rate, "
+        "or add an entropy bonus or a KL term",
         above=False,
         start=True,
     ),
@@ -78,10 +81,14 @@ RULES: dict[str, Rule] = {
         "and at whether the decoder has the newest weights",
     ),
     "kl": Rule(
-        "ratio/kl", 0.1, "the policy moved KL {value:.3f} within one iteration: lower the learning rate"
+        "ratio/approx_kl",
+        0.1,
+        "the policy moved KL {value:.3f} within one iteration: lower the learning rate",
     ),
     "clip": Rule(
-        "ratio/clip_frac", 0.3, "{value:.0%} of the tokens are clipped: lower the learning rate or the epochs"
+        "ratio/clip_frac_hi",
+        0.3,
+        "{value:.0%} of the tokens are clipped: lower the learning rate or the epochs",
     ),
     "mask_leak": Rule(
         "mask/obs_leak", 0.0, "{value:.0f} trained tokens were not sampled by the policy: a bug"
@@ -137,7 +144,7 @@ class Monitor:
 
     def _rule(self, name: str, metrics: Metrics) -> Alarm | None:
         rule = RULES[name]
-        value = metrics.get(rule.metric)
+        value = lookup(metrics, rule.metric)
         if value is None or not math.isfinite(value):
             return None
         first = self._first.setdefault(rule.metric, value) if rule.start else 1.0
@@ -148,7 +155,7 @@ class Monitor:
 
     def _gradient(self, metrics: Metrics, *, window: int = 50, least: int = 8) -> Alarm | None:
         """A norm more than so many standard deviations above the mean of the last ones."""
-        norm = metrics.get("grad/norm")
+        norm = lookup(metrics, "grad_norm")
         if norm is None:
             return None
         past = self._norms

@@ -74,13 +74,14 @@ def test_round_trip_is_bit_exact(checkpointer):
     checkpointer.wait()
     out = checkpointer.restore_latest(make_state(0))
     assert out.step == 7
-    assert out.host_state == host
+    assert out.host_state == checkpointer.latest_host() == host
     same(out.device_state, make_state(7))
     assert type(out.device_state["version"]) is int
 
 
 def test_nothing_to_restore(checkpointer):
     assert checkpointer.restore_latest(make_state()) is None
+    assert checkpointer.latest_host() is None
     assert checkpointer.steps() == []
 
 

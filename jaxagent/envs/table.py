@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from jaxagent.config import Record
-from jaxagent.envs.doors import doors_spec
+from jaxagent.envs.doors import DOORS
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.world.spec import world_spec
 from jaxagent.errors import ConfigError
@@ -30,7 +30,7 @@ class WorldOptions(Record):
 
 ENVIRONMENTS: Mapping[str, Entry] = {
     "world": Entry(WorldOptions, lambda options: world_spec(options.level)),
-    "doors": Entry(NoOptions, lambda options: doors_spec()),
+    "doors": Entry(NoOptions, lambda options: DOORS),
 }
 
 

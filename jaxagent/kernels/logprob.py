@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -91,7 +91,8 @@ def token_logprobs(
         tiles = CPU_TILES if jax.default_backend() == "cpu" else ACCELERATOR_TILES
     keep_X = jnp.ones(target_X.shape, bool) if keep_X is None else keep_X
     plan = _Plan(float(temperature), tiles, shards, train_head)
-    return LogProb(*_scores(plan, hidden_XD, head_VD, target_X, keep_X))
+    scores: Any = _scores(plan, hidden_XD, head_VD, target_X, keep_X)
+    return LogProb(*scores)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -1,7 +1,8 @@
-"""The decoder's forward pass: Q new tokens per row on top of a KV cache. Prefill (Q > 1) and decode (Q = 1) alike.
+"""The decoder's forward pass: Q new tokens per row on top of a KV cache. Prefill (Q > 1) and decode (Q = 1)
+alike.
 
-It runs the same block as training (model/layer.py) with another `attend`. Layers are unrolled: weights and cache are
-tuples of layers, so nothing is sliced or copied inside the token loop.
+It runs the same block as training (model/layer.py) with another `attend`. Layers are unrolled: weights and
+cache are tuples of layers, so nothing is sliced or copied inside the token loop.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def extend(
 ) -> tuple[Float[Array, "B Q D"], Cache]:
     """Hidden states after the final norm, and the cache with the new tokens written at their positions.
 
-    Row b uses cache row b. A token sees every cache entry at or before its own position, so the rows of a call may
-    have different lengths, and padding (position OFF) at the end of a row harms nothing.
+    Row b uses cache row b. A token sees every cache entry at or before its own position, so the rows of a
+    call may have different lengths, and padding (position OFF) at the end of a row harms nothing.
     """
     row_B = jnp.arange(token_BQ.shape[0])
     tables = rope_tables(spec.rope, spec.head_dim, position_BQ)
@@ -74,6 +75,8 @@ def cached_attention(
 
 
 def logits_VB(weights: Weights, hidden_BD: Float[Array, "B D"]) -> Float[Array, "V B"]:
-    """float32 logits, vocabulary first: the head is read as it lies, at any number of rows (see decode/sampling.py)."""
+    """float32 logits, vocabulary first: the head is read as it lies, at any number of rows (see
+    decode/sampling.py).
+    """
     head_VD = weights.embed_VD if weights.head_VD is None else weights.head_VD
     return jnp.einsum("vd,bd->vb", head_VD, hidden_BD, preferred_element_type=jnp.float32)

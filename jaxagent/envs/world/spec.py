@@ -7,6 +7,8 @@ from functools import partial
 from jaxagent.chat.tools import parse_code
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.world.env import WorldEnv
+from jaxagent.envs.world.expert import scripted_policy
+from jaxagent.envs.world.inline import InlineSandbox
 from jaxagent.envs.world.metrics import world_metrics
 from jaxagent.envs.world.tasks import LEVELS, tasks
 from jaxagent.errors import ConfigError
@@ -72,5 +74,7 @@ def world_spec(level: str = "full") -> EnvSpec:
         observe=observe_easy if easy else observe_full,
         metrics=world_metrics,
         max_steps=8 if easy else 40,
+        expert=scripted_policy,
+        rehearse=partial(WorldEnv, sandbox=InlineSandbox),
         max_observation_chars=400 if easy else 16_000,
     )

@@ -1,0 +1,116 @@
+"""What training carries from step to step, and which parameters it may change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array
+
+from jaxagent.errors import ConfigError
+
+Params = Any  # a pytree of arrays, such as nnx.split(model)[1]
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["params", "opt_state", "step", "version", "skipped"],
+    meta_fields=[],
+)
+@dataclass(frozen=True)
+class TrainState:
+    """params: every parameter, float32 masters.   opt_state: of the trainable part only.
+
+    step: optimiser steps taken (position of the schedule).   version: policy version, +1 with each step.
+    skipped: micro-batches thrown away because their loss or gradient was not finite.
+    """
+
+    params: Params
+    opt_state: optax.OptState
+    step: Any  # int32 []; Any because JAX also rebuilds the record around shapes and shardings
+    version: Any
+    skipped: Any
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Which part of the parameters is trained: `split(params)` -> (trained, rest), `merge` undoes it.
+
+    Only the trained part gets gradients and optimiser state; leaves of the other side are None.
+    """
+
+    split: Callable[[Params], tuple[Params, Params]]
+    merge: Callable[[Params, Params], Params]
+
+
+def path_name(path: tuple) -> str:
+    """`layers/q`: the names along a pytree path, without the `.value` of a Flax variable."""
+    names = [
+        str(getattr(entry, "key", getattr(entry, "name", getattr(entry, "idx", entry)))) for entry in path
+    ]
+    return "/".join(name for name in names if name != "value")
+
+
+def train_all() -> Partition:
+    return train_only(lambda name: True)
+
+
+def train_only(chosen: Callable[[str], bool]) -> Partition:
+    """Train the leaves whose path name is chosen, e.g. `lambda name: name.startswith("lora/")`."""
+
+    def split(params: Params) -> tuple[Params, Params]:
+        flags = jax.tree_util.tree_map_with_path(lambda path, _: bool(chosen(path_name(path))), params)
+        if not any(jax.tree.leaves(flags)):
+            names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+            raise ConfigError(f"no parameter is trainable; the model has {', '.join(names)}")
+        trained = jax.tree.map(lambda flag, leaf: leaf if flag else None, flags, params)
+        return trained, jax.tree.map(lambda flag, leaf: None if flag else leaf, flags, params)
+
+    return Partition(split, _choose)
+
+
+def train_last_layers(count: int, *, stacked: str = r"^layers/") -> Partition:
+    """Train the last `count` slices of every stacked leaf [L, …] and nothing else."""
+    pattern = re.compile(stacked)
+
+    def split(params: Params) -> tuple[Params, Params]:
+        def part(trained: bool, path: tuple, leaf: Array) -> Array | None:
+            if not pattern.search(path_name(path)):
+                return None if trained else leaf
+            if not 0 < count <= leaf.shape[0]:
+                raise ConfigError(f"cannot train the last {count} of {leaf.shape[0]} layers")
+            return leaf[-count:] if trained else leaf[: leaf.shape[0] - count]
+
+        walk = jax.tree_util.tree_map_with_path
+        return walk(partial(part, True), params), walk(partial(part, False), params)
+
+    def merge(trained: Params, rest: Params) -> Params:
+        def join(new: Array | None, old: Array) -> Array:
+            return old if new is None else jnp.concatenate([old, new])
+
+        return jax.tree.map(join, trained, rest, is_leaf=lambda leaf: leaf is None)
+
+    return Partition(split, merge)
+
+
+def _choose(trained: Params, rest: Params) -> Params:
+    return jax.tree.map(
+        lambda new, old: old if new is None else new, trained, rest, is_leaf=lambda leaf: leaf is None
+    )
+
+
+def init_state(
+    params: Params, optimizer: optax.GradientTransformation, partition: Partition | None = None
+) -> TrainState:
+    """A state at step 0. The state owns `params`: updates donate them."""
+    trained, _ = (partition or train_all()).split(params)
+    # jit keeps the optimiser state in the parameters' layout on their mesh; each scalar its own buffer.
+    opt_state = jax.jit(optimizer.init)(trained)
+    zero = partial(jnp.zeros, (), jnp.int32)
+    return TrainState(params, opt_state, zero(), zero(), zero())
