@@ -1,5 +1,6 @@
 """Agents that misbehave: each attack ends as an observation, nothing leaks, siblings go on."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -15,7 +16,7 @@ from jaxagent.types import ExecStatus
 
 ROOT = Path(__file__).parents[2]
 LIMITS = SandboxLimits(
-    wall_s=0.5, cpu_s=0.5, grace_s=0.3, memory_mb=64, output_chars=5000, message_bytes=1 << 20
+    wall_s=2.0, cpu_s=0.4, grace_s=0.3, memory_mb=64, output_chars=5000, message_bytes=1 << 20
 )
 OS = "import random; os = random._os\n"  # the well-known ways around an import list
 SYS = (
@@ -39,14 +40,23 @@ def api(app: str, name: str, kwargs: dict) -> object:
     return len(str(kwargs))
 
 
-@pytest.fixture
-def box():
+def beside_a_sibling(limits: SandboxLimits):
     """A sandbox with a sibling that must live on and keep its variables."""
-    with Sandbox(api, limits=LIMITS) as sibling, Sandbox(api, limits=LIMITS) as sandbox:
+    with Sandbox(api, limits=LIMITS) as sibling, Sandbox(api, limits=limits) as sandbox:
         sibling.run("kept = 42")
         yield sandbox
         assert sibling.run("print(kept)").output == "42\n"
         assert sandbox.run("print('alive')").output == "alive\n"
+
+
+@pytest.fixture
+def box():
+    yield from beside_a_sibling(LIMITS)
+
+
+@pytest.fixture
+def hasty():
+    yield from beside_a_sibling(dataclasses.replace(LIMITS, wall_s=0.6))
 
 
 @linux
@@ -76,8 +86,8 @@ def test_a_hang_times_out_and_keeps_the_variables(box, code):
         assert "Maximum number of API calls" in result.output  # whichever limit comes first
     else:
         assert result.exec_status is ExecStatus.TIMEOUT
-        assert result.output == "Execution failed. Traceback:\nExecution timed out after 0.5 seconds."
-    assert time.monotonic() - start < 3
+        assert result.output == "Execution failed. Traceback:\nExecution timed out after 2 seconds."
+    assert time.monotonic() - start < 6
     assert box.run("print(mine)").output == "7\n"
 
 
@@ -91,12 +101,12 @@ def test_a_hang_times_out_and_keeps_the_variables(box, code):
         "list(map(lambda n: n, iter(int, 1)))",
     ],
 )
-def test_a_hang_that_resists_interruption_ends_too(box, code):
+def test_a_hang_that_resists_interruption_ends_too(hasty, code):
     start = time.monotonic()
-    result = box.run(code)
+    result = hasty.run(code)
     assert result.exec_status in (ExecStatus.TIMEOUT, ExecStatus.RUNTIME_ERROR)
     assert result.exec_status is ExecStatus.TIMEOUT or "MemoryError" in result.output
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < 6
 
 
 @linux
