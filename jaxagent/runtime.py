@@ -30,13 +30,15 @@ from jaxagent.policy import build_engine, build_policy
 from jaxagent.preemption import Preemption
 from jaxagent.prepare import Prepared
 from jaxagent.provenance import commit
+from jaxagent.report.trajectories import append_trajectories, pick, trajectory_record
 from jaxagent.rollout.episode import EpisodeLimits
 from jaxagent.rollout.plans import Quorum, RolloutRules
 from jaxagent.rollouts import Collected, Rollouts
 from jaxagent.stage import Plan, Stage
-from jaxagent.types import Group, Metrics, Sampling
+from jaxagent.types import Credited, Group, Metrics, Sampling
 
 EVAL_SEED = 1_000_003  # evaluations draw from streams that no training rollout uses
+SHOWN, SHOWN_EVERY = 4, 5  # rollouts kept for the report, and every how many iterations
 KEPT = ("success", "tgc", "sgc", "completion", "reward", "failed_steps", "exec_fail", "turns")
 
 
@@ -152,6 +154,14 @@ class Runtime:
     def hand_off(self, learner: Learner) -> None:
         if learner.stage.sampling is not None:
             self._load_engine(learner.params)
+
+    def show(self, credited: Sequence[Credited]) -> None:
+        """Keep a few rollouts for the report's viewer."""
+        sampled = self._learner is not None and self._learner.stage.sampling is not None
+        if sampled and self.iterations % SHOWN_EVERY == 0:
+            decode = self.prepared.tokenizer.decode
+            records = [trajectory_record(c, decode, iteration=self.iterations) for c in pick(credited, SHOWN)]
+            append_trajectories(self.folder / "trajectories.jsonl", records)
 
     def finish_iteration(self, stages: Sequence[Stage], done: Place, metrics: Metrics) -> None:
         """Log, watch, measure and save what is due after an iteration. Raises Preempted when asked to stop."""

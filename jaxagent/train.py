@@ -50,6 +50,7 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
     clock.lap("score")
     groups = rewarded(stage, groups)
     credited = credit(stage, groups)
+    run.show(credited)
     taught_credit = taught(credited, stage.teacher, learner, run.renderer)
     clock.lap("teacher")
     metrics = learner.update(stage.samples(taught_credit), seed=(run.seed, run.stage_index, iteration))
