@@ -205,49 +205,15 @@ class Checkpointer:
             log.warning("skipping %s: it was not written to its end", path)
         return None
 
-    def restore_params(self, template: Any) -> Any:
-        """The parameters alone of the newest whole checkpoint, saved at a stage's end or in the middle of one."""
-        for path, _ in reversed(self._folders()):
-            if (record := _committed(path)) is not None:
-                prefix = "train/params/" if any(name.startswith("train/") for name in record["leaves"]) else "params/"
-                wanted = {prefix + name: leaf for name, leaf in named(template).items()}
-                saved = {name: entry for name, entry in record["leaves"].items() if name.startswith(prefix)}
-                check_leaves(path, saved, wanted)
-                # Orbax reads whole trees: the optimiser's leaves are read too, and dropped.
-                rest = {
-                    name: jax.ShapeDtypeStruct(tuple(shape), dtype)
-                    for name, (shape, dtype) in record["leaves"].items()
-                    if name not in wanted
-                }
-                arrays = self._read(path, {**rest, **wanted})
-                return jax.tree.unflatten(jax.tree.structure(template), [arrays[name] for name in wanted])
-        raise DataError(f"{self.folder} holds no whole checkpoint; the run has not saved one yet")
-
     def _load(self, path: epath.Path, record: Mapping[str, Any], template: Any) -> Restored:
         wanted = named(template)
         check_leaves(path, record["leaves"], wanted)
-        arrays = self._read(path, wanted)
-        leaves = [like(arrays[name], leaf) for name, leaf in wanted.items()]
-        state = jax.tree.unflatten(jax.tree.structure(template), leaves)
-        return Restored(record["step"], state, json.loads((path / HOST).read_text()))
-
-    def _read(self, path: epath.Path, wanted: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Leaves by name, on the devices that `wanted` says."""
         target = {name: abstract(leaf) for name, leaf in wanted.items()}
-<<<<<<< HEAD
         args = ocp.args.StandardRestore(target)
         arrays = _read(path, lambda: self._orbax.restore(path / DEVICE, args=args))
         leaves = [like(arrays[name], leaf) for name, leaf in wanted.items()]
         state = jax.tree.unflatten(jax.tree.structure(template), leaves)
         return Restored(record["step"], state, json.loads((path / HOST).read_text()))
-=======
-        try:
-            return self._orbax.restore(path / DEVICE, args=ocp.args.StandardRestore(target))
-        except (ValueError, OSError, KeyError) as error:
-            raise DataError(
-                f"checkpoint {path} is damaged ({error}); delete that folder to resume from the one before it"
-            ) from error
->>>>>>> main
 
     def _folders(self) -> list[tuple[epath.Path, int]]:
         """Checkpoint folders, whole or not, in the order (step, attempt)."""
