@@ -283,8 +283,8 @@ def check_whole(folder) -> int:
 
 def test_killed_before_the_commit(tmp_path):
     """kill -9 when all arrays of step 3 are on disk and the commit record is not."""
-    process = start_writer(tmp_path, "00000003")
-    assert process.wait(timeout=120) == -signal.SIGKILL
+    with start_writer(tmp_path, "00000003") as process:
+        assert process.wait(timeout=120) == -signal.SIGKILL
     assert (tmp_path / "00000003.0" / "device").exists()
     assert check_whole(tmp_path) == 2
 
@@ -292,12 +292,12 @@ def test_killed_before_the_commit(tmp_path):
 def test_killed_at_any_moment(tmp_path):
     last = 0
     for delay in (0.0, 0.017, 0.041):
-        process = start_writer(tmp_path, "never")
-        process.stdout.readline()
-        printed = int(process.stdout.readline())
-        time.sleep(delay)
-        process.kill()
-        rest = [int(line) for line in process.communicate()[0].split()]
+        with start_writer(tmp_path, "never") as process:
+            process.stdout.readline()
+            printed = int(process.stdout.readline())
+            time.sleep(delay)
+            process.kill()
+            rest = [int(line) for line in process.communicate()[0].split()]
         step = check_whole(tmp_path)
         assert step >= max([printed, *rest]) > last
         last = step
