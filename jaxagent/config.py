@@ -138,17 +138,25 @@ class RolloutConfig(Record):
 
 
 class PackConfig(Record):
-    """Shape of a training micro-batch: `rows` of `length` tokens, of which `scored` reach the LM head."""
+    """Shape of a training micro-batch: `rows` of `length` tokens, of which `scored` (0: all) may reach the LM head.
 
-    rows: int = Field(8, ge=1)
-    length: int = Field(256, ge=8)
-    scored: int = Field(128, ge=1)
+    Unused slots are skipped, so a small `scored` saves little; it must hold what an episode can sample.
+    """
+
+    rows: int = Field(default=8, ge=1)
+    length: int = Field(default=256, ge=8)
+    scored: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
     def _fits(self) -> PackConfig:
         if self.scored > self.length:
             raise ValueError(f"scored={self.scored} tokens cannot come from rows of length={self.length}; lower scored")
         return self
+
+    @property
+    def slots(self) -> int:
+        """Scored tokens a row can hold."""
+        return self.scored or self.length
 
 
 class EvalConfig(Record):
@@ -195,12 +203,19 @@ class RunConfig(Record):
 
     @model_validator(mode="after")
     def _fits(self) -> RunConfig:
-        longest = max((stage.pack or self.pack).length for stage in self.stages)
-        if longest < self.rollout.context:
-            raise ValueError(
-                f"pack.length={longest} is shorter than rollout.context={self.rollout.context}: an episode that "
-                "fills its context could not be trained on; raise pack.length or lower rollout.context"
-            )
+        sampled = min(self.rollout.context, self.rollout.max_steps * self.rollout.max_tokens)
+        for stage in self.stages:
+            shape = stage.pack or self.pack
+            if shape.length < self.rollout.context:
+                raise ValueError(
+                    f"pack.length={shape.length} is shorter than rollout.context={self.rollout.context}: an episode "
+                    "that fills its context could not be trained on; raise pack.length or lower rollout.context"
+                )
+            if shape.slots < sampled:
+                raise ValueError(
+                    f"pack.scored={shape.scored} is less than the {sampled} tokens that an episode can sample "
+                    "(rollout.context, or max_steps x max_tokens); raise it, or set it to 0"
+                )
         return self
 
     @property

@@ -75,6 +75,7 @@ def build_stages(prepared: Prepared) -> list[Stage]:
                 tasks=prepared.tasks[config.env.train_split],
                 renderer=prepared.renderer,
                 sampling=prepared.sampling,
+                row=(config.all_stages[index].pack or config.pack).length,
                 seed=config.seed + index,
                 demonstrate=demonstrate,
             ),

@@ -52,6 +52,7 @@ def test_every_recipe_has_a_run_file_for_the_world_and_for_its_paper():
         ({"model": {"source": "tiny", "dtype": "float8"}}, "model.dtype='float8'"),
         ({"pack": {"length": 64, "scored": 32}}, "raise pack.length or lower rollout.context"),
         ({"pack": {"length": 128, "scored": 256}}, "lower scored"),
+        ({"pack": {"length": 128, "scored": 20}}, "30 tokens that an episode can sample"),
         ({"stages": []}, "stages"),
         ({"stages": [{"recpe": "loop"}]}, "stages.0.recpe: unknown key; did you mean 'recipe'?"),
         ({"model": None}, "model"),

@@ -45,7 +45,7 @@ class Tokenizer:
         return self.backend.encode(whole, add_special_tokens=False).ids
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Text of `ids`, control tokens included. Broken UTF-8 becomes U+FFFD, ids beyond the tokens nothing."""
+        """Text of `ids`, control tokens included. Broken UTF-8 becomes U+FFFD, unknown ids become nothing."""
         return self.backend.decode([int(i) for i in ids], skip_special_tokens=False)
 
     @property

@@ -79,7 +79,7 @@ async def evaluate(
     _check_counts(trajectories, n)
     records = task_records(trajectories, tasks)
     metrics = {
-        **(benchmark(trajectories) if benchmark else {}),
+        **(benchmark(trajectories) if benchmark and trajectories else {}),
         **behaviour_metrics(trajectories),
         **cost_metrics(trajectories),
         **record_metrics(records),

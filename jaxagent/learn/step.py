@@ -226,11 +226,9 @@ class Update:
             skipped=state.skipped + sums["skip/nonfinite"][0].astype(jnp.int32),
         )
         norm = optax.tree.norm(grads)
-        size = optax.tree.norm(updates)
         return new, {
             **{name: entry for name, entry in sums.items() if name != "update/good"},
             "update/grad_norm": Max(norm),
-            "update/step_norm": Max(jnp.where(good, size, 0.0)),
             "update/steps": Sum(step.astype(jnp.float32)),
         }
 

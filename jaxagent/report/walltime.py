@@ -1,7 +1,11 @@
 """Where the wall time of a run went: a table and a PNG.
 
-In: lines of metrics.jsonl with `seconds/<part>` (and `seconds/total` of the iteration or evaluation, if the
-parts do not cover it). Parts must not overlap; what is left of the total is shown as "rest (Python)".
+In: lines of metrics.jsonl with `seconds/<part>`, and `seconds/total` if the parts do not cover the iteration;
+what is left of it is shown as "rest (Python)". A part may be divided: `seconds/collect/decode` lies within
+`seconds/collect`. A division is shown by its own name, added up over the parts it occurs in:
+
+    collect 5, collect/decode 3, update 4, update/compilation 1, total 10
+    ->  decode 3, collect 2, update 3, compilation 1, rest 1
 """
 
 from __future__ import annotations
@@ -35,11 +39,7 @@ def wall_seconds(
     found: dict[str, dict[str, float]] = {stage: dict(parts) for stage, parts in (extra or {}).items()}
     name = "start"
     for record in records:
-        parts = {
-            key.removeprefix(_PREFIX): float(value)
-            for key, value in record.items()
-            if key.startswith(_PREFIX) and key != _TOTAL and value is not None
-        }
+        parts = own_seconds(record)
         total = record.get(_TOTAL)
         if total is not None:
             parts[REST] = max(0.0, float(total) - sum(parts.values()))
@@ -49,6 +49,20 @@ def wall_seconds(
             for part, seconds in parts.items():
                 stage[part] = stage.get(part, 0.0) + seconds
     return found
+
+
+def own_seconds(record: Record) -> dict[str, float]:
+    """Seconds of one line by part, without those of its divisions."""
+    whole = {
+        key.removeprefix(_PREFIX): float(value)
+        for key, value in record.items()
+        if key.startswith(_PREFIX) and key != _TOTAL and value is not None
+    }
+    own: dict[str, float] = defaultdict(float)
+    for path, seconds in whole.items():
+        inside = sum(value for other, value in whole.items() if other.rpartition("/")[0] == path)
+        own[path.rpartition("/")[2]] += max(0.0, seconds - inside)
+    return dict(own)
 
 
 def part_names(seconds: Seconds) -> list[str]:

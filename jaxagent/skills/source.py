@@ -32,12 +32,19 @@ def best_and_worst(group: Group) -> list[Trajectory]:
 
 @dataclass(frozen=True)
 class SkillRules:
-    """c: UCB's exploration weight. scope: which tasks share a buffer. text: how a skill is written out."""
+    """c: UCB's exploration weight. scope: which tasks share a buffer. text: how a skill is written out.
+
+    max_chars: a longer text is cut at its end: what does not fit is the lesson's loss, never the episode's.
+    """
 
     c: float = 1.0
     scope: Callable[[Task], str] = lambda task: task.task_id
     select: Callable[[Group], Sequence[Trajectory]] = best_and_worst
     text: Callable[[Skill], str] = full_text
+    max_chars: int = 4000
+
+    def lesson(self, skill: Skill) -> str:
+        return self.text(skill)[: self.max_chars]
 
 
 class SkillSource:
@@ -58,7 +65,7 @@ class SkillSource:
     def teacher(self, trajectory: Trajectory) -> Prompt | None:
         """The trajectory's opening with its task's skill in it, or None if there is no skill yet."""
         skill = self._pick(self.rules.scope(trajectory.task))
-        return None if skill is None else inject(trajectory.prompt, skill, text=self.rules.text)
+        return None if skill is None else inject(trajectory.prompt, skill, text=self.rules.lesson)
 
     def observe(self, groups: Sequence[Group]) -> Metrics:
         taught = explored = 0

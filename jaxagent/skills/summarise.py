@@ -109,21 +109,22 @@ def script_summary(request: AuxRequest) -> str:
     """Script of the role for worlds without a language model: the workflow is the actions that ran, in order.
 
     Steps x = 1/0 (runtime error), print(x) (ok), done() (ok), solved  ->  workflow [print(x), done()], a
-    success analysis, and the first error as the mistake.
+    success analysis, and the first error as the mistake. A failure leaves a mistake and no workflow.
     """
     payload = request.payload
     steps: Sequence[Mapping[str, Any]] = payload["steps"]
-    worked = [step["action"] for step in steps if step["status"] == ExecStatus.OK]
+    solved = bool(payload["success"])
+    worked = [step["action"] for step in steps if solved and step["status"] == ExecStatus.OK]
     failed = [step for step in steps if step["status"] not in (ExecStatus.OK, ExecStatus.NONE)]
     mistake = None
     if failed:
         lines = failed[0]["observation"].strip().splitlines() or [failed[0]["status"]]
         mistake = f"{failed[0]['action']}\n{lines[-1]}"
-    elif not payload["success"]:
+    elif not solved:
         mistake = (
             f"Every step ran, but the task was not solved ({payload['ended']}, return {payload['return']:g})."
         )
-    success = f"Solved in {len(steps)} steps." if payload["success"] else None
+    success = f"Solved in {len(steps)} steps." if solved else None
     record = {"success_analysis": success, "mistake_analysis": mistake, "golden_workflow": worked}
     return json.dumps(record)
 

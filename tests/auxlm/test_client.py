@@ -23,7 +23,7 @@ FAST = AuxLimits(backoff_s=0.0)
 
 
 def aux(*answers, limits=FAST):
-    """An AuxLM whose back end gives these answers in turn (an exception is raised), and the requests it saw."""
+    """An AuxLM whose back end gives these answers in turn (or raises them), and the requests it saw."""
     seen, queue = [], list(answers)
 
     def answer(request):

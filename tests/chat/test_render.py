@@ -16,9 +16,14 @@ from jaxagent.types import Message, Prompt, ToolCall
 U, A, T, S = (functools.partial(Message, role) for role in ("user", "assistant", "tool", "system"))
 
 
+@functools.cache
+def wrapped(tokenizer, template):
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend, chat_template=template)
+
+
 def reference_ids(tokenizer, template, messages, tools=(), **kwargs):
     """Ids of the whole conversation by transformers' apply_chat_template."""
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend, chat_template=template)
+    fast = wrapped(tokenizer, template)
     text = fast.apply_chat_template(
         hf_messages(messages), tools=[dict(t) for t in tools] or None, tokenize=False, **kwargs
     )

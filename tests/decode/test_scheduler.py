@@ -1,8 +1,12 @@
 """Slots, sharing, eviction and buckets, without a device."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 
 from jaxagent.decode.scheduler import Buckets, Copy, Job, Scheduler, common_prefix, slot_of
+from jaxagent.errors import ConfigError
 from jaxagent.types import GenerateRequest, SampleKey, Sampling
 
 BUCKETS = Buckets(prefill=((2, 8), (4, 8), (2, 32)), decode=(2, 4), lengths=(32, 64))
@@ -30,6 +34,27 @@ def finish(scheduler, *jobs):
     for one in jobs:
         scheduler.decoded(one, [7], [-1.0])
         scheduler.finish(one)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"decode": (4, 2)}, "buckets.decode"),
+        ({"lengths": ()}, "buckets.lengths"),
+        ({"prefill": ((0, 8),)}, "buckets.prefill"),
+        ({"prefill": ((2, 65),)}, "takes 65 tokens at once, the context is 64"),
+    ],
+)
+def test_impossible_buckets_are_refused(sizes, message):
+    with pytest.raises(ConfigError, match=message):
+        replace(BUCKETS, **sizes)
+
+
+def test_fitting_buckets():
+    assert Buckets.fitting(slots=32, length=320, prompt=96, observation=24) == Buckets(
+        prefill=((8, 24), (8, 96), (32, 24)), decode=(8, 32), lengths=(160, 320)
+    )
+    assert Buckets.fitting(slots=1, length=8, prompt=96, observation=24).prefill == ((1, 8),)
 
 
 def test_common_prefix():

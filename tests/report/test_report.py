@@ -93,6 +93,20 @@ def test_wall_time_adds_up():
     assert part_names(seconds) == ["decode", "update", "evaluation", "imports", REST]
 
 
+def test_a_part_may_be_divided():
+    line = {
+        "step": 0,
+        "stage": "rl",
+        "seconds/collect": 5.0,
+        "seconds/collect/decode": 3.0,
+        "seconds/update": 4.0,
+    }
+    line |= {"seconds/update/compilation": 1.0, "seconds/total": 10.0}
+    assert wall_seconds([line]) == {
+        "rl": {"decode": 3.0, "collect": 2.0, "update": 3.0, "compilation": 1.0, REST: 1.0}
+    }
+
+
 def test_wall_table_and_chart(tmp_path):
     seconds = wall_seconds(record_of_a_run())
     shown = text(wall_table(seconds))

@@ -61,9 +61,9 @@ def test_script_writes_the_steps_that_ran():
     assert record.golden_workflow == ["login()", "pay()"]
     assert record.success_analysis == "Solved in 3 steps."
     assert record.mistake_analysis == "pay()\nApiError: 401 login required"
-    assert ask(scripted(), FAILED).mistake_analysis == (
-        "Every step ran, but the task was not solved (done, return 0.25)."
-    )
+    failure = ask(scripted(), FAILED)
+    assert failure.mistake_analysis == "Every step ran, but the task was not solved (done, return 0.25)."
+    assert failure.golden_workflow == []
 
 
 def test_payload_is_json_and_cut_with_marks():
@@ -255,6 +255,14 @@ def test_best_and_worst():
     assert best_and_worst(group(FAILED, SOLVED, middle)) == [SOLVED, FAILED]
     same = [episode(rollout=r, reward=0.5) for r in range(2)]
     assert best_and_worst(group(*same)) == [same[0]]
+
+
+def test_long_lessons_are_cut(pool):
+    skills = source(pool, text=lambda skill: "x" * 500, max_chars=20)
+    skills.next(0)
+    skills.observe([group(SOLVED)])
+    skills.next(1)
+    assert skills.teacher(SOLVED).messages[0].content == "Rules\n\n" + "x" * 20
 
 
 def test_scope_shares_a_buffer(pool):

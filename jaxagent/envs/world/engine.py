@@ -1,9 +1,9 @@
-"""The machine under every app: tables, sessions, argument checks and the dispatch of `apis.<app>.<api>(...)`.
+"""The machine under every app: tables, sessions, argument checks, dispatch of `apis.<app>.<api>(...)`.
 
 In: an app name, an API name and JSON-like arguments, as the agent wrote them. Out: JSON-like results, or an
-`ApiError` in AppWorld's words. Knows no app and no task. An API is a plain function `api(world, argument: type =
-default)`; its signature and docstring are its documentation (apps/api_docs.py), so the two cannot drift apart.
-A function with an `access_token` argument (`tok` at the easy level) runs only with a token of its app's login.
+`ApiError` in AppWorld's words. Knows no app and no task. An API is a plain function `api(world, name: type)`;
+its signature and docstring are its documentation (apps/api_docs.py), so the two cannot drift apart. A
+function with an `access_token` argument (`tok` at the easy level) runs only with a token of its app's login.
 """
 
 from __future__ import annotations

@@ -145,11 +145,18 @@ def guessed_password(steps: list[CodeStep], rng: random.Random) -> list[Move] | 
 
 def wrong_argument(steps: list[CodeStep], rng: random.Random) -> list[Move] | None:
     """Get the name of an argument wrong."""
-    i, name = rng.randrange(len(steps)), rng.choice(WRONG_NAMES)
+    places = [i for i, step in enumerate(steps) if not isinstance(step, str) or ARGUMENT.search(step)]
+    if not places:
+        return None
+    i = rng.choice(places)
     step = steps[i]
 
     def mutate(seen: Sequence[str]) -> str:
-        return ARGUMENT.sub(name, call(step, seen), count=1)
+        return ARGUMENT.sub(
+            lambda match: rng.choice([name for name in WRONG_NAMES if name != match[0]]),
+            call(step, seen),
+            count=1,
+        )
 
     return [*map(Move, steps[:i]), Move(mutate, kept=False), *map(Move, steps[i:])]
 

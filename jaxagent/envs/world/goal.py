@@ -72,9 +72,10 @@ class Goal:
 def normal(value: Any) -> Any:
     """Texts are compared without case, outer spaces and a final full stop; numbers by value, to the cent."""
     if isinstance(value, bool) or value is None:
-        return value
+        return str(value).casefold()  # True is not 1
     if isinstance(value, (int, float)):
-        return round(float(value), 2) if math.isfinite(value) else "not a number"
+        small = abs(value) < 1e15  # false for inf, nan and integers that no float can hold
+        return round(float(value), 2) if small else "not a number"
     if isinstance(value, (list, tuple)):
         return tuple(normal(item) for item in value)
     text = " ".join(str(value).split()).casefold().removesuffix(".")

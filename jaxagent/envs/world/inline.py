@@ -94,5 +94,5 @@ class InlineSandbox:
         for frame in traceback.extract_tb(exc.__traceback__):
             if frame.filename == FILENAME and frame.lineno:
                 shown += f'  File "{FILENAME}", line {frame.lineno}, in {frame.name}\n'
-                shown += f"    {lines[frame.lineno - 1].strip()}\n"
+                shown += "".join(f"    {line.strip()}\n" for line in lines[frame.lineno - 1 : frame.lineno])
         return SandboxResult(FAILED + shown + last, last, ExecStatus.RUNTIME_ERROR)

@@ -75,8 +75,8 @@ def labelword(scene: Scene) -> Goal:
 
 def replymail(scene: Scene) -> Goal:
     person = scene.pick("phone.contacts")
-    subject = f"{scene.rng.choice(titles(scene.rng, 3))}?"
-    plant_emails(scene, person["email"], 1, subject=subject, sent_at=f"{scene.day(0)}T00:01")
+    subject = f"{titles(scene.rng, 1)[0]}?"
+    plant_emails(scene, person["email"], 1, subject=subject, sent_at=scene.world.now)
     text = scene.style.choice(["Yes, gladly.", "Sorry, I can't.", "Let me think about it."])
     code = """
     latest = apis.mail.search_emails(address=person["email"], page_limit=1, access_token=mail_token)[0]
@@ -117,7 +117,7 @@ def invitation(scene: Scene) -> Goal:
     title = f"{scene.style.choice(EVENTS)} with {person['first_name']}"
     date, start = scene.day(scene.rng.randrange(9, 20)), f"{scene.rng.randrange(10, 18)}:30"
     body = f"title: {title}\ndate: {date}\nstart: {start}\nplace: {place}"
-    plant_emails(scene, person["email"], 1, subject="Invitation", body=body, sent_at=f"{scene.day(0)}T00:02")
+    plant_emails(scene, person["email"], 1, subject="Invitation", body=body, sent_at=scene.world.now)
     read = """
     found = apis.mail.search_emails(address=person["email"], query="Invitation", access_token=mail_token)[0]
     email = apis.mail.show_email(email_id=found["email_id"], access_token=mail_token)
