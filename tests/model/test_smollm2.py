@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from jaxagent.model.hf import load_hf
 
 from jaxagent.chat.tokenizer import load_tokenizer
 from jaxagent.errors import DataError
 from jaxagent.model.gguf import convert, smollm2_path
+from jaxagent.model.hf import load_hf
 from jaxagent.model.transformer import abstract
 
 pytestmark = pytest.mark.slow
