@@ -19,7 +19,7 @@ import json
 import logging
 import threading
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,7 @@ from jaxagent.errors import ConfigError, DataError
 log = logging.getLogger(__name__)
 
 COMMIT, HOST, DEVICE, BEST = "commit.json", "host.json", "device", "best.json"
+PARAMS = ("train/params/", "params/")  # where the loop keeps parameters: within a stage, at its end
 
 
 @dataclass(frozen=True)
@@ -161,13 +162,15 @@ class Checkpointer:
         path = self.folder / BEST
         return Best(**json.loads(path.read_text())) if path.exists() else None
 
+    def latest_host(self) -> Mapping[str, Any] | None:
+        """Host state of the newest whole checkpoint: it may say which template the arrays need."""
+        found = self._latest()
+        return None if found is None else json.loads((found[0] / HOST).read_text())
+
     def restore_latest(self, template: Any) -> Restored | None:
         """The newest whole checkpoint, or None. See `restore` for `template`."""
-        for path, _ in reversed(self._folders()):
-            if (record := _committed(path)) is not None:
-                return self._load(path, record, template)
-            log.warning("skipping %s: it was not written to its end", path)
-        return None
+        found = self._latest()
+        return None if found is None else self._load(*found, template)
 
     def restore(self, step: int, template: Any) -> Restored:
         """A given step. `template`: arrays, ShapeDtypeStructs and numbers as expected."""
@@ -176,16 +179,38 @@ class Checkpointer:
                 return self._load(path, record, template)
         raise DataError(f"no whole checkpoint of step {step} in {self.folder}; there are {self.steps()}")
 
+    def restore_params(self, template: Any) -> Any:
+        """The parameters alone of the newest whole checkpoint, whatever else is in it (for export)."""
+        found = self._latest()
+        if found is None:
+            raise DataError(
+                f"no whole checkpoint in {self.folder}; a run writes one at the end of each stage"
+            )
+        path, record = found
+        prefix = next((p for p in PARAMS if any(name.startswith(p) for name in record["leaves"])), PARAMS[0])
+        wanted = {prefix + name: leaf for name, leaf in named(template).items()}
+        check_leaves(path, {n: s for n, s in record["leaves"].items() if n.startswith(prefix)}, wanted)
+        item = {name: abstract(leaf) for name, leaf in wanted.items()}
+        how = ocp.checkpoint_utils.construct_restore_args(item)
+        args = ocp.args.PyTreeRestore(item=item, restore_args=how, partial_restore=True)
+        reader = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+        arrays = _read(path, lambda: reader.restore(path / DEVICE, args=args))
+        reader.close()
+        return jax.tree.unflatten(jax.tree.structure(template), [arrays[name] for name in wanted])
+
+    def _latest(self) -> tuple[epath.Path, Mapping[str, Any]] | None:
+        for path, _ in reversed(self._folders()):
+            if (record := _committed(path)) is not None:
+                return path, record
+            log.warning("skipping %s: it was not written to its end", path)
+        return None
+
     def _load(self, path: epath.Path, record: Mapping[str, Any], template: Any) -> Restored:
         wanted = named(template)
         check_leaves(path, record["leaves"], wanted)
         target = {name: abstract(leaf) for name, leaf in wanted.items()}
-        try:
-            arrays = self._orbax.restore(path / DEVICE, args=ocp.args.StandardRestore(target))
-        except (ValueError, OSError, KeyError) as error:
-            raise DataError(
-                f"checkpoint {path} is damaged ({error}); delete that folder to resume from the one before it"
-            ) from error
+        args = ocp.args.StandardRestore(target)
+        arrays = _read(path, lambda: self._orbax.restore(path / DEVICE, args=args))
         leaves = [like(arrays[name], leaf) for name, leaf in wanted.items()]
         state = jax.tree.unflatten(jax.tree.structure(template), leaves)
         return Restored(record["step"], state, json.loads((path / HOST).read_text()))
@@ -198,6 +223,16 @@ class Checkpointer:
             if step.isdigit() and attempt.isdigit():
                 found.append((int(step), int(attempt), path))
         return [(path, step) for step, _, path in sorted(found, key=lambda item: item[:2])]
+
+
+def _read(path: epath.Path, restore: Callable[[], Any]) -> Any:
+    """Run Orbax; what it finds wrong inside a file is damage, since shapes and names were checked before."""
+    try:
+        return restore()
+    except (ValueError, OSError, KeyError) as error:
+        raise DataError(
+            f"checkpoint {path} is damaged ({error}); delete that folder to resume from the one before it"
+        ) from error
 
 
 # --- the commit record ---------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from jaxagent.metrics import lookup
 COLUMNS: dict[str, tuple[str, str]] = {
     "reward/mean": ("reward", "{:.3f}"),
     "reward/success": ("success", "{:.0%}"),
-    "loss": ("loss", "{:.4f}"),
+    "loss/total": ("loss", "{:.4f}"),
     "rollout/exec_fail": ("failed steps", "{:.0%}"),
     "entropy": ("entropy", "{:.2f}"),
     "rollout/turns": ("turns", "{:.1f}"),

@@ -112,7 +112,7 @@ class Learner:
 
     def _pack(self, samples: Sequence[Sample], terms: Mapping[str, Term]) -> list[Packed]:
         shape = self.shape
-        return pack(samples, terms, rows=shape.rows, length=shape.length, scored=shape.scored)
+        return pack(samples, terms, rows=shape.rows, length=shape.length, scored=shape.slots)
 
     def _weights(self, name: str) -> Any:
         if name == "current":

@@ -93,6 +93,16 @@ RULES: dict[str, Rule] = {
     "mask_leak": Rule(
         "mask/obs_leak", 0.0, "{value:.0f} trained tokens were not sampled by the policy: a bug"
     ),
+    "empty_batch": Rule(
+        "skip/empty_batch",
+        0.0,
+        "no trajectory was left to train on, so there was no step: every advantage is 0 or was filtered",
+    ),
+    "skipped": Rule(
+        "skip/nonfinite",
+        0.0,
+        "{value:.0f} micro-batches had a loss or gradient that is not finite and were skipped",
+    ),
     "nonfinite": Rule("metrics/nonfinite", 0.0, "{value:.0f} metrics are NaN or infinite"),
 }
 

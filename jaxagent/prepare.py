@@ -77,7 +77,7 @@ class Prepared:
 def prepare(config: RunConfig) -> Prepared:
     """Check a run file and everything it names. Raises ConfigError or DataError; starts no device."""
     _check_sampling(config)
-    entries = tuple(_entry(index, config) for index in range(len(config.stages)))
+    entries = tuple(_entry(index, config) for index in range(len(config.all_stages)))
     env = find_env(config.env.name, config.env.options)
     tasks = {split: env.tasks(split) for split in dict.fromkeys((config.env.train_split, *config.eval.splits))}
     model = _model_spec(config)
@@ -102,7 +102,7 @@ def prepare(config: RunConfig) -> Prepared:
 def _check_sampling(config: RunConfig) -> None:
     """Training needs log-probs that the trainer can reproduce: temperature yes, truncation no (spec C9)."""
     rollout = config.rollout
-    learns = any(stage.recipe != "sft" for stage in config.stages)
+    learns = any(stage.recipe != "sft" for stage in config.all_stages)
     if learns and (rollout.top_k or rollout.top_p < 1):
         raise ConfigError(
             f"rollout.top_k={rollout.top_k}, rollout.top_p={rollout.top_p}: the trainer cannot reproduce log-probs of "
@@ -113,10 +113,16 @@ def _check_sampling(config: RunConfig) -> None:
 
 
 def _entry(index: int, config: RunConfig) -> Entry:
-    stage = config.stages[index]
+    stage = config.all_stages[index]
     recipe = find_recipe(stage.recipe)
-    options = recipe.options.parse(stage.options, f"stages.{index}.options")
+    options = recipe.options.parse(stage.options, f"{_where(index, config)}.options")
     return Entry(stage.name or f"{index}-{stage.recipe}", recipe, options)
+
+
+def _where(index: int, config: RunConfig) -> str:
+    """The path of a stage in the run file."""
+    before = len(config.warm_start)
+    return f"warm_start.{index}" if index < before else f"stages.{index - before}"
 
 
 def is_sizes(source: str) -> bool:

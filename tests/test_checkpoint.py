@@ -74,13 +74,14 @@ def test_round_trip_is_bit_exact(checkpointer):
     checkpointer.wait()
     out = checkpointer.restore_latest(make_state(0))
     assert out.step == 7
-    assert out.host_state == host
+    assert out.host_state == checkpointer.latest_host() == host
     same(out.device_state, make_state(7))
     assert type(out.device_state["version"]) is int
 
 
 def test_nothing_to_restore(checkpointer):
     assert checkpointer.restore_latest(make_state()) is None
+    assert checkpointer.latest_host() is None
     assert checkpointer.steps() == []
 
 
@@ -148,6 +149,24 @@ def test_a_half_written_checkpoint_is_skipped_and_later_removed(checkpointer, tm
     same(checkpointer.restore_latest(make_state()).device_state, make_state(1))
     write(checkpointer, 2)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["00000001.0", "00000002.1"]
+
+
+@pytest.mark.parametrize(
+    "layout", [lambda p: {"params": p}, lambda p: {"train": {"params": p, "opt": {"mu": p}}}]
+)
+def test_parameters_alone(checkpointer, layout):
+    params = {"q": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones(2, jnp.bfloat16)}
+    checkpointer.save(1, layout(params), {})
+    checkpointer.wait()
+    template = jax.tree.map(jnp.zeros_like, params)
+    same(checkpointer.restore_params(template), params)
+    with pytest.raises(DataError, match=r"params/q is float32\[2, 3\]"):
+        checkpointer.restore_params(template | {"q": jnp.zeros((3, 3))})
+
+
+def test_parameters_of_a_run_without_checkpoint(checkpointer):
+    with pytest.raises(DataError, match="no whole checkpoint"):
+        checkpointer.restore_params({})
 
 
 def test_foreign_files_in_the_folder_are_left_alone(checkpointer, tmp_path):
@@ -264,8 +283,8 @@ def check_whole(folder) -> int:
 
 def test_killed_before_the_commit(tmp_path):
     """kill -9 when all arrays of step 3 are on disk and the commit record is not."""
-    process = start_writer(tmp_path, "00000003")
-    assert process.wait(timeout=120) == -signal.SIGKILL
+    with start_writer(tmp_path, "00000003") as process:
+        assert process.wait(timeout=120) == -signal.SIGKILL
     assert (tmp_path / "00000003.0" / "device").exists()
     assert check_whole(tmp_path) == 2
 
@@ -273,12 +292,12 @@ def test_killed_before_the_commit(tmp_path):
 def test_killed_at_any_moment(tmp_path):
     last = 0
     for delay in (0.0, 0.017, 0.041):
-        process = start_writer(tmp_path, "never")
-        process.stdout.readline()
-        printed = int(process.stdout.readline())
-        time.sleep(delay)
-        process.kill()
-        rest = [int(line) for line in process.communicate()[0].split()]
+        with start_writer(tmp_path, "never") as process:
+            process.stdout.readline()
+            printed = int(process.stdout.readline())
+            time.sleep(delay)
+            process.kill()
+            rest = [int(line) for line in process.communicate()[0].split()]
         step = check_whole(tmp_path)
         assert step >= max([printed, *rest]) > last
         last = step

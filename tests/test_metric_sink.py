@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxagent.errors import DataError
-from jaxagent.metrics import JsonlWriter, MetricSink, TensorBoardWriter, read_metrics
+from jaxagent.errors import ConfigError, DataError
+from jaxagent.metrics import JsonlWriter, MetricSink, TensorBoardWriter, WandbWriter, read_metrics
 
 ROOT = Path(__file__).parents[1]
 
@@ -119,6 +119,51 @@ def test_tensorboard_files_hold_the_values(tmp_path):
     assert b"bad" not in content
     assert np.float32(0.25).tobytes() in content
     assert tensorboardx.__name__ == "tensorboardX"
+
+
+class FakeWandb:
+    """The part of wandb's interface that the writer uses; remembers what was asked."""
+
+    def __init__(self):
+        self.runs, self.logged = [], []
+        self.util = self
+
+    def generate_id(self):
+        return f"id{len(self.runs)}"
+
+    def init(self, **kwargs):
+        self.runs.append(kwargs)
+        return self
+
+    def define_metric(self, name, *, step_metric):
+        assert (name, step_metric) == ("*", "step")
+
+    def log(self, values):
+        self.logged.append(values)
+
+    def finish(self):
+        self.logged.append("finished")
+
+
+def test_wandb_goes_on_in_the_same_page(tmp_path, monkeypatch):
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    for step in (0, 1):
+        writer = WandbWriter(tmp_path, project="p", config={"a": 1})
+        writer.write(step, {"x": 0.5, "bad": None}, {"stage": "rl"})
+        writer.close()
+    assert [run["id"] for run in fake.runs] == ["id0", "id0"]
+    assert fake.runs[0]["resume"] == "allow"
+    assert fake.logged[0] == {"step": 0, "stage": "rl", "x": 0.5}
+
+
+def test_a_missing_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ConfigError, match=r"jaxagent\[wandb\]"):
+        WandbWriter(tmp_path, project="p")
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(ConfigError, match=r"jaxagent\[tensorboard\]"):
+        TensorBoardWriter(tmp_path)
 
 
 def test_json_lines_hold_no_surprise(tmp_path):

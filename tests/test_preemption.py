@@ -36,15 +36,15 @@ def child(stubborn):
 
 
 def test_the_exit_code_is_its_own():
-    process = child(stubborn=False)
-    process.stdout.readline()
-    process.terminate()
-    assert process.wait(timeout=20) == EXIT_PREEMPTED == 75
+    with child(stubborn=False) as process:
+        process.stdout.readline()
+        process.terminate()
+        assert process.wait(timeout=20) == EXIT_PREEMPTED == 75
 
 
 def test_a_second_signal_ends_a_loop_that_does_not_listen():
-    process = child(stubborn=True)
-    process.stdout.readline()
-    while process.poll() is None:
-        process.terminate()
+    with child(stubborn=True) as process:
+        process.stdout.readline()
+        while process.poll() is None:
+            process.terminate()
     assert process.returncode == -signal.SIGTERM

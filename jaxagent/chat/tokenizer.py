@@ -37,11 +37,15 @@ class Tokenizer:
     source: str = ""
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text`; nothing is added, control tokens written in `text` become control tokens."""
-        return self.backend.encode(text, add_special_tokens=False).ids
+        """Ids of `text`; nothing is added, control tokens written in `text` become control tokens.
+
+        Lone surrogates, which environments can produce and UTF-8 cannot hold, become question marks.
+        """
+        whole = text.encode("utf-8", "replace").decode("utf-8")
+        return self.backend.encode(whole, add_special_tokens=False).ids
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Text of `ids`, control tokens included. Incomplete UTF-8 becomes U+FFFD."""
+        """Text of `ids`, control tokens included. Broken UTF-8 becomes U+FFFD, unknown ids become nothing."""
         return self.backend.decode([int(i) for i in ids], skip_special_tokens=False)
 
     @property

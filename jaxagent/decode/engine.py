@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -109,11 +108,12 @@ class Engine:
         session = self._sessions.setdefault(request.session, Session())
         job = session.job = Job(request, ids.tolist(), len(ids), ids.tobytes())
         answer = self._answers[job] = asyncio.get_running_loop().create_future()
-        self._tell("submit", job)
+        self._inbox.append(("submit", job))
+        self._start()
         try:
             return await answer
         except asyncio.CancelledError:
-            self._tell("cancel", job)
+            self._inbox.append(("cancel", job))
             raise
         finally:
             self._answers.pop(job, None)
@@ -124,11 +124,11 @@ class Engine:
         if known is None:
             return
         if known.job is not None:
-            self._tell("cancel", known.job)
+            self._inbox.append(("cancel", known.job))
             answer = self._answers.get(known.job)
             if answer is not None and not answer.done():
                 answer.set_exception(RolloutError(f"session {session!r} was released during its request"))
-        self._tell("release", session)
+        self._inbox.append(("release", session))
 
     def _checked(self, request: GenerateRequest) -> np.ndarray:
         """The request's ids, if the request can be served."""
@@ -162,21 +162,26 @@ class Engine:
             )
         return ids
 
-    def _tell(self, event: Literal["submit", "cancel", "release"], about: Job | str) -> None:
-        """Leave word for the next tick, and see that there is one."""
-        self._inbox.append((event, about))
+    def _start(self) -> None:
+        """See that ticks are running. Only a new request needs that; other news waits for the next tick."""
         loop = asyncio.get_running_loop()
         if self._driver is None or self._driver.done() or self._driver.get_loop() is not loop:
             self._driver = loop.create_task(self._drive())
 
     async def _drive(self) -> None:
         """Ticks in the decoder's thread while there is anything to do."""
-        loop = asyncio.get_running_loop()
         left = False
         try:
             while left or self._inbox:
                 events, self._inbox = self._inbox, []
-                done, left = await loop.run_in_executor(self._thread, self._worker.tick, events)
+                tick = self._thread.submit(self._worker.tick, events)
+                try:
+                    done, left = await asyncio.wrap_future(tick)
+                except asyncio.CancelledError:
+                    # The loop is closing. A tick that never began leaves its news to the next loop.
+                    if tick.cancelled():
+                        self._inbox = events + self._inbox
+                    raise
                 for job, completion in done:
                     self._deliver(job, completion)
                 await asyncio.sleep(0)  # callers may answer with their next request before the next tick

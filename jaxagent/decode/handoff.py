@@ -11,36 +11,53 @@ import functools
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import Mesh, NamedSharding
 from jax.typing import DTypeLike
 from jaxtyping import Array, UInt32
 
+from jaxagent.mesh.rules import sharding
 from jaxagent.model.extend import Weights
+from jaxagent.model.lora import merge_lora
+from jaxagent.model.params import axes_of
 from jaxagent.model.transformer import Transformer
 
 
-@functools.partial(jax.jit, static_argnames=("graphdef", "dtype"))
+@functools.partial(jax.jit, static_argnames=("graphdef", "dtype", "mesh"))
 def hand_off(
-    graphdef: nnx.GraphDef, params: nnx.State, *, dtype: DTypeLike
+    graphdef: nnx.GraphDef, params: nnx.State, *, dtype: DTypeLike, mesh: Mesh | None = None
 ) -> tuple[Weights, UInt32[Array, ""]]:
-    """(decoder weights, checksum)."""
-    model: Transformer = nnx.merge(graphdef, params)
-    stacked = merged(model.stacked(), model.lora_scale)
+    """(decoder weights, checksum). Under a mesh, heads, hidden units and vocabulary are split over `tensor`;
+    what
+    training splits over `fsdp` is gathered, since a decoder reads every weight for every token."""
+    model: Transformer = nnx.merge(*merge_lora(graphdef, params))
+    stacked = model.stacked()
     layers = tuple(
         {name: value[index].astype(dtype) for name, value in stacked.items()}
         for index in range(model.spec.layers)
     )
     head_VD = None if model.spec.tied else model.head[...].astype(dtype)
     weights = Weights(model.embed[...].astype(dtype), model.final_norm[...].astype(dtype), head_VD, layers)
+    if mesh is not None:
+        weights = jax.lax.with_sharding_constraint(weights, weight_shardings(weights, mesh))
     return weights, checksum(weights)
 
 
-def merged(stacked: dict[str, Array], scale: float) -> dict[str, Array]:
-    """W + scale * A B for every adapter, in float32 [L, in, out]; the adapters themselves are gone."""
-    out = {name: value for name, value in stacked.items() if not name.endswith(("_a", "_b"))}
-    for name in [name[:-2] for name in stacked if name.endswith("_a")]:
-        low, high = stacked[f"{name}_a"].astype(jnp.float32), stacked[f"{name}_b"].astype(jnp.float32)
-        out[name] = out[name].astype(jnp.float32) + scale * jnp.einsum("lir,lro->lio", low, high)
-    return out
+def weight_shardings(weights: Weights, mesh: Mesh) -> Weights:
+    """The same tree with a NamedSharding in place of each array."""
+
+    def place(name: str, leaf: Array, stacked: int = 0) -> NamedSharding:
+        axes = (axes_of(name, leaf.ndim + stacked) or (None,) * leaf.ndim)[stacked:]
+        return sharding([None if axis == "embed" else axis for axis in axes], leaf.shape, mesh)
+
+    layers = tuple(
+        {name: place(f"layers/{name}", leaf, 1) for name, leaf in layer.items()} for layer in weights.layers
+    )
+    tops = {
+        "embed_VD": place("embed", weights.embed_VD),
+        "final_norm_D": place("final_norm", weights.final_norm_D),
+        "head_VD": None if weights.head_VD is None else place("head", weights.head_VD),
+    }
+    return weights._replace(layers=layers, **tops)
 
 
 def checksum(weights: Weights) -> UInt32[Array, ""]:

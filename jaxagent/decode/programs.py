@@ -17,14 +17,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, UInt32
 
 from jaxagent.decode.handoff import hand_off
 from jaxagent.decode.sampling import Rule, sample, stream_keys
 from jaxagent.decode.scheduler import Buckets
-from jaxagent.model.cache import OFF, Cache, copy_slots, init_cache, put, take
+from jaxagent.model.cache import OFF, Cache, cache_shardings, copy_slots, init_cache, put, take
 from jaxagent.model.extend import Weights, extend, logits_VB
 from jaxagent.model.spec import ModelSpec
 
@@ -114,10 +114,11 @@ class Programs:
         self._compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
     def empty_cache(self, slots: int, length: int, dtype: DTypeLike) -> Cache:
-        return init_cache(self.spec, slots=slots, length=length, dtype=dtype)
+        cache = init_cache(self.spec, slots=slots, length=length, dtype=dtype)
+        return cache if self.mesh is None else jax.device_put(cache, cache_shardings(cache, self.mesh))
 
     def hand_off(self, graphdef: nnx.GraphDef, params: nnx.State, dtype: DTypeLike) -> tuple[Weights, Array]:
-        return hand_off(graphdef, params, dtype=jnp.dtype(dtype))
+        return hand_off(graphdef, params, dtype=jnp.dtype(dtype), mesh=self.mesh)
 
     def prefill(
         self, length: int, weights: Weights, cache: Cache, arrays: tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -155,8 +156,16 @@ class Programs:
                 "decode": functools.partial(decode, self.spec, length, self.tokens),
                 "copy": functools.partial(copy_slots, length=length),
             }[kind]
+            places: dict[str, Any] = {}
+            if (
+                self.mesh is not None
+            ):  # the cache must come back as it went in, or the next call would not fit
+                cache = cache_shardings(arrays[donated], self.mesh)
+                whole = NamedSharding(self.mesh, PartitionSpec())
+                places["out_shardings"] = (cache, whole) if kind == "decode" else cache
             with jax.set_mesh(self.mesh) if self.mesh is not None else contextlib.nullcontext():
-                self._compiled[key] = jax.jit(function, donate_argnums=donated).lower(*arrays).compile()
+                jitted = jax.jit(function, donate_argnums=donated, **places)
+                self._compiled[key] = jitted.lower(*arrays).compile()
             self.compilations += 1
         return self._compiled[key]
 

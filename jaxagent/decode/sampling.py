@@ -14,7 +14,6 @@ patterns of float32: exact as a full sort, ties included, at a quarter of its pr
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -38,13 +37,12 @@ class Rule(NamedTuple):
 def stream_keys(name_B5: UInt32[Array, "B 5"]) -> Key[Array, "B"]:
     """Key of each row's message. name: (seed low word, seed high word, task, rollout, step)."""
 
-    def chain(words: UInt32[Array, "5"]) -> Key[Array, ""]:
-        key = jax.random.key(0, impl="threefry2x32")
-        for position in range(5):
-            key = jax.random.fold_in(key, words[position])
-        return key
+    def fold(key_B: Key[Array, "B"], word_B: UInt32[Array, "B"]) -> tuple[Key[Array, "B"], None]:
+        return jax.vmap(jax.random.fold_in)(key_B, word_B), None
 
-    return jax.vmap(chain)(name_B5)
+    start_B = jnp.broadcast_to(jax.random.key(0, impl="threefry2x32"), name_B5.shape[:1])
+    # A scan, not five calls in a row: each copy of the generator costs 60 ms of compilation.
+    return jax.lax.scan(fold, start_B, name_B5.T)[0]
 
 
 def sample(
@@ -89,10 +87,11 @@ def _columns(logits_VB: Float[Array, "V B"]) -> Float[Array, "R C B"]:
 
 
 def _uniforms(stream_B: Key[Array, "B"], index_B: Int[Array, "B"]) -> Float[Array, "B 2"]:
-    def draw(key: Key[Array, ""], index: Int[Array, ""]) -> Float[Array, "2"]:
-        return jax.random.uniform(jax.random.fold_in(key, index), (2,), jnp.float32)
-
-    return jax.vmap(draw)(stream_B, index_B)
+    """Two numbers in [0, 1) per row: the generator's output block for (stream, index), 23 bits of each
+    word.
+    """
+    words_B2 = jax.random.key_data(jax.vmap(jax.random.fold_in)(stream_B, index_B))
+    return (words_B2 >> 9).astype(jnp.float32) * jnp.float32(2.0**-23)
 
 
 def _inverse_cdf(mass_NB: Float[Array, "N B"], uniform_B: Float[Array, "B"]) -> Int[Array, "B"]:
@@ -115,44 +114,47 @@ def _floor(
     none_B = jnp.full_like(top_B, -jnp.inf)
 
     def searched() -> Float[Array, "B"]:
-        ordered_RCB = _ordered(scaled_RCB)
-        weight_RCB = jnp.exp(scaled_RCB - top_B[None, None])
+        active_2B = jnp.stack([by_rank_B, by_mass_B])
+        prob_RCB = jnp.exp(scaled_RCB - top_B[None, None])
 
-        def rank(bound_B: Int[Array, "B"]) -> Bool[Array, "B"]:
-            return (ordered_RCB >= bound_B[None, None]).sum(axis=(0, 1)) >= rule.top_k_B
+        def narrow(floor_B: Float[Array, "B"], stage: tuple[Array, Array]) -> tuple[Float[Array, "B"], None]:
+            """Rank first (every logit weighs 1, k of them), then mass (p of what rank has left)."""
+            by_rank, active_B = stage
+            weight_RCB = jnp.where(scaled_RCB >= floor_B[None, None], jnp.where(by_rank, 1.0, prob_RCB), 0.0)
+            share_B = rule.top_p_B * weight_RCB.sum(axis=0).sum(axis=0)
+            target_B = jnp.where(by_rank, rule.top_k_B.astype(jnp.float32), share_B)
+            bound_B = _largest_bound(scaled_RCB, weight_RCB, target_B, active_B)
+            return jnp.where(active_B, jnp.maximum(floor_B, bound_B), floor_B), None
 
-        ranked_B = jnp.where(by_rank_B, _largest(rank, scaled_RCB, top_B), none_B)
-        left_B = jnp.where(scaled_RCB >= ranked_B[None, None], weight_RCB, 0.0).sum(axis=0).sum(axis=0)
-
-        def mass(bound_B: Int[Array, "B"]) -> Bool[Array, "B"]:
-            above_B = jnp.where(ordered_RCB >= bound_B[None, None], weight_RCB, 0.0).sum(axis=0).sum(axis=0)
-            return above_B >= rule.top_p_B * left_B
-
-        massed_B = jnp.where(by_mass_B, _largest(mass, scaled_RCB, top_B), none_B)
-        return jnp.maximum(ranked_B, massed_B)
+        return jax.lax.scan(narrow, none_B, (jnp.asarray([True, False]), active_2B))[0]
 
     floor_B = jax.lax.cond((by_rank_B | by_mass_B).any(), searched, lambda: none_B)
     # min-p compares with the largest probability, which no filter before it removes.
     return jnp.maximum(floor_B, jnp.where(by_peak_B, top_B + jnp.log(rule.min_p_B), none_B))
 
 
-def _largest(
-    holds: Callable[[Array], Array], scaled_RCB: Float[Array, "R C B"], top_B: Float[Array, "B"]
+def _largest_bound(
+    scaled_RCB: Float[Array, "R C B"],
+    weight_RCB: Float[Array, "R C B"],
+    target_B: Float[Array, "B"],
+    active_B: Bool[Array, "B"],
 ) -> Float[Array, "B"]:
-    """Largest float32 bound for which `holds` (true at the smallest logit, monotone) is true, per row,
-    exactly.
+    """Largest t with sum(weight where scaled >= t) >= target, exactly, per active row; the smallest logit if
+    none.
     """
-    low_B = _ordered(scaled_RCB.min(axis=(0, 1)))
-    high_B = _ordered(top_B)
+    ordered_RCB = _ordered(scaled_RCB)
+    low_B, high_B = ordered_RCB.min(axis=0).min(axis=0), ordered_RCB.max(axis=0).max(axis=0)
 
-    def narrow(bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+    def halve(bounds: tuple[Array, Array]) -> tuple[Array, Array]:
         low_B, high_B = bounds
         # Mean rounded up without overflow of int32.
         middle_B = (low_B >> 1) + (high_B >> 1) + ((low_B | high_B) & 1)
-        true_B = holds(middle_B)
-        return jnp.where(true_B, middle_B, low_B), jnp.where(true_B, high_B, middle_B - 1)
+        above_B = jnp.where(ordered_RCB >= middle_B[None, None], weight_RCB, 0.0).sum(axis=0).sum(axis=0)
+        enough_B = above_B >= target_B
+        return jnp.where(enough_B, middle_B, low_B), jnp.where(enough_B, high_B, middle_B - 1)
 
-    low_B, _ = jax.lax.while_loop(lambda bounds: (bounds[0] < bounds[1]).any(), narrow, (low_B, high_B))
+    start = jnp.where(active_B, low_B, high_B), high_B
+    low_B, _ = jax.lax.while_loop(lambda bounds: (bounds[0] < bounds[1]).any(), halve, start)
     return _unordered(low_B)
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from jaxagent.errors import ConfigError
 from jaxagent.types import GenerateRequest
 
 
@@ -85,8 +86,33 @@ class Buckets:
     decode: tuple[int, ...]
     lengths: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        for name in ("decode", "lengths"):
+            sizes = getattr(self, name)
+            if not sizes or min(sizes) < 1 or list(sizes) != sorted(set(sizes)):
+                raise ConfigError(f"buckets.{name}={sizes} must be positive sizes in ascending order")
+        if not self.prefill or min(min(pair) for pair in self.prefill) < 1:
+            raise ConfigError(f"buckets.prefill={self.prefill} must be (rows, query tokens) pairs")
+        widest = max(queries for _, queries in self.prefill)
+        if widest > self.lengths[-1]:
+            raise ConfigError(
+                f"buckets.prefill takes {widest} tokens at once, the context is {self.lengths[-1]}"
+            )
+
+    @classmethod
+    def fitting(cls, *, slots: int, length: int, prompt: int, observation: int) -> Buckets:
+        """Eight programs or so: opening prompts eight rows at a time, observations and decoding for a quarter of
+        the slots or all of them, half of the context or all of it."""
+        rows = tuple(sorted({max(1, slots // 4), slots}))
+        prefill = {(min(8, slots), min(prompt, length)), *((some, min(observation, length)) for some in rows)}
+        return cls(tuple(sorted(prefill)), rows, tuple(sorted({max(1, length // 2), length})))
+
     def length(self, needed: int) -> int:
         return next(length for length in self.lengths if length >= needed)
+
+    def queries(self, needed: int) -> int:
+        widths = sorted({queries for _, queries in self.prefill})
+        return next((width for width in widths if width >= needed), widths[-1])
 
     def rows(self, needed: int) -> int:
         return next((rows for rows in self.decode if rows >= needed), self.decode[-1])
@@ -178,14 +204,12 @@ class Scheduler:
         return batches
 
     def next_prefill(self) -> Prefill | None:
-        """Jobs of one query bucket, those that waited longest first; shorter ones fill rows that are left."""
+        """Jobs of one query bucket, those that waited longest first; others fill rows that are left."""
         pending = sorted((job for job in self.live if _missing(job)), key=lambda job: job.stepped)
         if not pending:
             return None
-        widths = sorted({queries for _, queries in self.buckets.prefill})
-        wanted = next((q for q in widths if q >= _missing(pending[0])), widths[-1])
-        narrower = widths[widths.index(wanted) - 1] if widths.index(wanted) else 0
-        alike = [job for job in pending if _missing(job) > narrower]
+        wanted = self.buckets.queries(_missing(pending[0]))
+        alike = [job for job in pending if self.buckets.queries(_missing(job)) == wanted]
         shapes = sorted(rows for rows, queries in self.buckets.prefill if queries == wanted)
         rows = next((r for r in shapes if r >= len(alike)), shapes[-1])
         jobs = tuple((alike + [job for job in pending if job not in alike])[:rows])

@@ -16,8 +16,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.errors import ConfigError
 from jaxagent.types import (
@@ -80,7 +78,7 @@ class Expert:
     """Plays one game from the task alone. At each message it errs with probability `sloppiness`."""
 
     task: Task
-    rng: np.random.Generator
+    rng: random.Random
     sloppiness: float
 
     def act(self, observation: str) -> str:
@@ -89,11 +87,10 @@ class Expert:
         if self.rng.random() >= self.sloppiness:
             return f"{verb} {word}"
         others = [other for other in (COLOURS if opening else ITEMS) if other != word]
-        wrong = others[self.rng.integers(len(others))]
-        return (f"{verb} {wrong}", f"{verb} the {word}", observation)[self.rng.integers(3)]
+        return self.rng.choice((f"{verb} {self.rng.choice(others)}", f"{verb} the {word}", observation))
 
 
-def expert(task: Task, rng: np.random.Generator, sloppiness: float) -> Expert:
+def expert(task: Task, rng: random.Random, sloppiness: float) -> Expert:
     return Expert(task, rng, sloppiness)
 
 

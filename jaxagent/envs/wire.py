@@ -14,12 +14,16 @@ from typing import Any
 from jaxagent.errors import EnvFailure
 from jaxagent.types import Evaluation, ExecStatus, StepResult
 
+MAX_TEXT = 16 << 20  # characters of one observation; the rollout cuts far below that
+
 
 def encode(value: object) -> dict[str, Any]:
     """A StepResult, an Evaluation or None as JSON-ready fields."""
     if value is None:
         return {"record": "none"}
     if isinstance(value, StepResult):
+        if isinstance(value.observation, str) and len(value.observation) > MAX_TEXT:
+            raise EnvFailure("garbage", f"an observation of {len(value.observation)} characters")
         fields: dict[str, Any] = {
             "record": "step",
             "observation": value.observation,

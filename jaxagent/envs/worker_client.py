@@ -12,9 +12,10 @@ import time
 from collections import Counter
 from typing import Any
 
+from jaxagent.envs.wire import MAX_TEXT
 from jaxagent.envs.worker import HEADER
 
-MAX_ANSWER = 64 << 20
+MAX_ANSWER = 8 * MAX_TEXT
 _BOOT = "import sys; sys.path[:] = {path!r}; from jaxagent.envs import worker; worker.main({fd})"
 
 

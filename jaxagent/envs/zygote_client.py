@@ -33,7 +33,7 @@ class Zygote:
     def __init__(self, *, answer_s: float = 20.0):
         ours, theirs = socket.socketpair()
         ours.settimeout(answer_s)
-        self._socket, self._lock, self.pid = ours, threading.Lock(), os.getpid()
+        self._socket, self._lock, self._owner = ours, threading.Lock(), os.getpid()
         empty = tempfile.mkdtemp(prefix="jaxagent-empty-")
         boot = _BOOT.format(folder=str(Path(__file__).parent), fd=theirs.fileno(), empty=empty)
         self._process = subprocess.Popen(
@@ -49,9 +49,13 @@ class Zygote:
         theirs.close()
         try:
             ready = self._reply()
+        except ZygoteError:
+            self.close()
+            raise
         finally:
             shutil.rmtree(empty, ignore_errors=True)
         if "ready" not in ready:
+            self.close()
             raise ZygoteError(f"the zygote failed to start:\n{ready.get('failed')}")
         self.held: tuple[str, ...] = tuple(ready["ready"])
 
@@ -84,13 +88,17 @@ class Zygote:
     def close(self) -> None:
         """End the zygote; its children die with it."""
         self._socket.close()
-        if self.pid == os.getpid():  # a forked copy of this object does not own the process
+        if self._owner == os.getpid():  # a forked copy of this object does not own the process
             self._process.kill()
             self._process.wait()
 
     @property
+    def process_id(self) -> int:
+        return self._process.pid
+
+    @property
     def alive(self) -> bool:
-        return self.pid == os.getpid() and self._socket.fileno() >= 0 and self._process.poll() is None
+        return self._owner == os.getpid() and self._socket.fileno() >= 0 and self._process.poll() is None
 
     def _reply(self) -> dict[str, Any]:
         try:

@@ -37,9 +37,12 @@ class EvalResult:
 
     @property
     def named(self) -> Metrics:
-        """Metrics under their names in the log: eval/<split>/<mode>/tgc …"""
+        """Metrics under their names in the log: eval/<split>/<mode>/tgc …, and the seconds/evaluation it
+        took.
+        """
         prefix = f"eval/{self.split}/{self.mode}"
-        return {f"{prefix}/{name}": value for name, value in self.metrics.items()}
+        named = {f"{prefix}/{name}": value for name, value in self.metrics.items()}
+        return named | {"seconds/evaluation": self.seconds}
 
     def write(self, path: str | Path) -> None:
         """Everything as one JSON file."""
@@ -76,7 +79,7 @@ async def evaluate(
     _check_counts(trajectories, n)
     records = task_records(trajectories, tasks)
     metrics = {
-        **(benchmark(trajectories) if benchmark else {}),
+        **(benchmark(trajectories) if benchmark and trajectories else {}),
         **behaviour_metrics(trajectories),
         **cost_metrics(trajectories),
         **record_metrics(records),

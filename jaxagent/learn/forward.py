@@ -81,7 +81,7 @@ def place(
         return jax.device_put(arrays)
     mesh = execution.mesh
 
-    def layout(path: tuple, leaf: np.ndarray) -> Any:
+    def layout(path: tuple, leaf: np.ndarray | np.float32) -> Any:
         name = path[0].key
         axes = ("batch", "sequence") if name in TOKENS else ("batch", None)
         return sharding(axes[: np.ndim(leaf)], np.shape(leaf), mesh)

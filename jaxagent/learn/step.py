@@ -27,7 +27,7 @@ from jaxagent.learn import sums as metric
 from jaxagent.learn.forward import DeviceBatch, Execution, place, scores_of
 from jaxagent.learn.state import Params, Partition, TrainState, path_name, train_all
 from jaxagent.learn.sums import Entry, Max, Sum, Sums
-from jaxagent.learn.terms import Scores, Streams, log_ratio
+from jaxagent.learn.terms import Scores, Streams
 from jaxagent.stage import Term
 from jaxagent.types import Batch, Metrics
 
@@ -77,8 +77,8 @@ def total_loss(scores: Scores, batch: DeviceBatch, terms: Mapping[str, Term]) ->
         sums[f"loss/{name}"] = Sum(weighted)
         sums |= {f"{name}/{key}" if key in sums else key: value for key, value in term_sums.items()}
     if "old" in batch["logprobs"]:
-        everything = replace(streams_of(batch), weight_BS=used_BS.astype(jnp.float32))
-        sums["ratio/log_total"] = Sum(log_ratio(scores, everything).sum())
+        log_ratio_BS = scores.logprob_BS - batch["logprobs"]["old"]
+        sums["ratio/log_total"] = Sum(jnp.where(used_BS, log_ratio_BS, 0.0).sum())
     sums["policy/entropy"] = metric.mean_of(scores.entropy_BS, used_BS)
     sums["policy/logprob"] = metric.mean_of(scores.logprob_BS, used_BS)
     sums["update/tokens"] = Sum(used_BS.sum().astype(jnp.float32))
@@ -157,16 +157,18 @@ class Update:
         return place(batch, self.execution, terms=sorted(self.terms), streams=streams)
 
     def _build(self, state: TrainState) -> dict[str, Callable]:
-        layout = jax.tree.map(lambda leaf: leaf.sharding, state)
-        trained_layout, _ = self._partition.split(layout.params)
         # Pinned layouts: a compiler that chose another one for its output would compile the next call anew.
-        pinned = None if self.execution.mesh is None else (layout, None)
-        accumulated = None if self.execution.mesh is None else (trained_layout, None)
+        pinned = accumulated = None
+        if self.execution.mesh is not None:
+            pinned = (jax.tree.map(lambda leaf: leaf.sharding, state), None)
+            layout = dict(jax.tree_util.tree_leaves_with_path(pinned[0].params))
+            trained = jax.eval_shape(lambda params: self._partition.split(params)[0], state.params)
+            accumulated = (jax.tree_util.tree_map_with_path(lambda path, _: layout[path], trained), None)
         jit = jax.jit
         return {
             "single": jit(self._single, donate_argnums=0, out_shardings=pinned),
             "accumulate": jit(self._accumulate, donate_argnums=1, out_shardings=accumulated),
-            "apply": jit(self._apply, donate_argnums=(0, 1), out_shardings=pinned),
+            "apply": jit(self._apply, donate_argnums=0, out_shardings=pinned),
             "zeros": jit(self._zeros, out_shardings=accumulated),
         }
 
@@ -224,11 +226,9 @@ class Update:
             skipped=state.skipped + sums["skip/nonfinite"][0].astype(jnp.int32),
         )
         norm = optax.tree.norm(grads)
-        size = optax.tree.norm(updates)
         return new, {
             **{name: entry for name, entry in sums.items() if name != "update/good"},
             "update/grad_norm": Max(norm),
-            "update/step_norm": Max(jnp.where(good, size, 0.0)),
             "update/steps": Sum(step.astype(jnp.float32)),
         }
 

@@ -1,8 +1,8 @@
 """Loss terms. Each is a `Loss`: per-token loss [B, S] and metric sums, from current scores and token streams.
 
 A loss knows tokens, not algorithms: the step multiplies it by the term's weight stream, sums over everything
-and divides by the term's global count. Tokens of weight 0 reach neither loss nor gradient nor metric: log
-differences are masked before exp, so nothing there can become inf * 0.
+and divides by the term's global count. Tokens of weight 0 reach neither loss nor gradient nor metric: they
+are masked before any exp, so nothing there can become inf * 0.
 
 Notation: rho = exp(lp - old), l = lp - reference. Advantages are "larger is better"; losses are minimised.
 Conventions and numbers follow PPO (Schulman 2017), LOOP (2502.01600), GSPO (2507.18071), CISPO (2506.13585)
@@ -12,7 +12,7 @@ and Skill-SD (2604.10674).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
 import jax
@@ -67,14 +67,21 @@ class Loss:
     entropy: bool = False
 
     def __call__(self, scores: Scores, streams: Streams) -> tuple[Array, Sums]:
-        return self.fn(scores, streams)
+        """Values at weight 0 are set to 0 on the way in: they can reach neither loss, gradient nor metric."""
+
+        def clean(value_BS: Array) -> Array:
+            return jnp.where(streams.mask_BS, value_BS, 0.0)
+
+        logprobs = {name: clean(value_BS) for name, value_BS in streams.logprobs.items()}
+        streams = replace(streams, advantage_BS=clean(streams.advantage_BS), logprobs=logprobs)
+        return self.fn(Scores(*(clean(value_BS) for value_BS in scores)), streams)
 
 
 def log_ratio(scores: Scores, streams: Streams) -> Float[Array, "B S"]:
-    """d = lp - old, 0 outside the mask. Without an "old" stream old is the current policy: d = 0, rho = 1,
+    """d = lp - old. Without an "old" stream old is the current policy: d = 0, rho = 1,
     with the gradient of lp, which is exact for a single on-policy step."""
     old_BS = streams.logprobs.get("old", jax.lax.stop_gradient(scores.logprob_BS))
-    return jnp.where(streams.mask_BS, scores.logprob_BS - old_BS, 0.0)
+    return scores.logprob_BS - old_BS
 
 
 def group_sum(value_BS: Float[Array, "B S"], group_BS: Int[Array, "B S"]) -> Float[Array, "B S"]:
@@ -113,7 +120,7 @@ def token_trunc(cap: float = 2.0) -> Function:
     def weight(scores: Scores, streams: Streams) -> tuple[Array, Sums]:
         mask_BS = streams.mask_BS
         old_BS = jax.lax.stop_gradient(streams.logprobs.get("old", scores.logprob_BS))
-        rho_BS = jnp.exp(_clip(jnp.where(mask_BS, old_BS - streams.logprobs["behaviour"], 0.0)))
+        rho_BS = jnp.exp(_clip(old_BS - streams.logprobs["behaviour"]))
         sums: dict[str, Entry] = {
             "mismatch/ratio_mean": mean_of(rho_BS, mask_BS),
             "mismatch/ratio_max": max_of(rho_BS, mask_BS),
@@ -206,7 +213,7 @@ def kl(estimator: Estimator = "k3", *, stream: str = "reference") -> Loss:
         raise ConfigError(f"KL estimator {estimator!r} is unknown; known: {', '.join(get_args(Estimator))}")
 
     def loss(scores: Scores, streams: Streams) -> tuple[Array, Sums]:
-        l_BS = _clip(jnp.where(streams.mask_BS, scores.logprob_BS - streams.logprobs[stream], 0.0))
+        l_BS = _clip(scores.logprob_BS - streams.logprobs[stream])
         k2_BS = 0.5 * l_BS**2
         k3_BS = jnp.minimum(jnp.exp(-l_BS) - 1.0 + l_BS, MAX_K3)
         straight_BS = k2_BS + jax.lax.stop_gradient(k3_BS - k2_BS)
@@ -227,7 +234,7 @@ def reverse_kl_iw(*, stream: str = "teacher", rho_max: float | None = None) -> L
         mask_BS = streams.mask_BS
         rho_BS = ratio(scores, streams, "token")
         rho_BS = rho_BS if rho_max is None else jnp.minimum(rho_BS, rho_max)
-        l_BS = _clip(jnp.where(mask_BS, scores.logprob_BS - streams.logprobs[stream], 0.0))
+        l_BS = _clip(scores.logprob_BS - streams.logprobs[stream])
         k3_BS = jnp.exp(-l_BS) - 1.0 + l_BS
         sums: dict[str, Entry] = {
             "distill/k3": mean_of(k3_BS, mask_BS),

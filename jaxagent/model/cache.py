@@ -18,9 +18,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from jaxagent.mesh.rules import sharding
 from jaxagent.model.spec import ModelSpec
 
 OFF = 1 << 29  # a position no cache reaches: nothing is written
@@ -39,8 +41,7 @@ class Cache(NamedTuple):
         return self.keys[0].shape[3]
 
 
-KEY_AXES = ("slots", "kv_heads", None, None)
-VALUE_AXES = ("slots", "kv_heads", None, None)
+AXES = ("slots", "kv_heads", None, None)  # of keys and of values
 
 
 def cache_shape(spec: ModelSpec, *, slots: int, length: int, dtype: DTypeLike) -> Cache:
@@ -53,6 +54,11 @@ def cache_shape(spec: ModelSpec, *, slots: int, length: int, dtype: DTypeLike) -
 def init_cache(spec: ModelSpec, *, slots: int, length: int, dtype: DTypeLike) -> Cache:
     shape = cache_shape(spec, slots=slots, length=length, dtype=dtype)
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
+
+
+def cache_shardings(cache: Cache, mesh: Mesh) -> Cache:
+    """The same tree with a NamedSharding in place of each array."""
+    return jax.tree.map(lambda leaf: sharding(AXES, leaf.shape, mesh), cache)
 
 
 def write(

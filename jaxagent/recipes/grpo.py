@@ -26,8 +26,8 @@ from jaxagent.credit.group import group_mean, group_std, per_group
 from jaxagent.data.tasks import TaskSource
 from jaxagent.learn.terms import clipped_pg, entropy_bonus, kl
 from jaxagent.recipes.base import Materials, Recipe
-from jaxagent.rewards.kl import with_kl
-from jaxagent.rewards.outcome import find_reward
+from jaxagent.rewards.kl import kl_in_reward
+from jaxagent.recipes.rewards import REWARDS, RewardName
 from jaxagent.stage import Aggregate, Stage, Term, Update
 
 
@@ -40,7 +40,7 @@ class GrpoOptions(Record):
     iterations: int = Field(200, ge=1)
     tasks: int = Field(16, ge=1)
     group_size: int = Field(8, ge=2)
-    reward: Literal["test_fraction", "success"] = "test_fraction"
+    reward: RewardName = "test_fraction"
     std: bool = True
     std_floor: float = Field(0.0, ge=0)
     clip_low: float = Field(0.2, gt=0, lt=1)
@@ -88,14 +88,14 @@ def streams(options: GrpoOptions) -> tuple[str, ...]:
 
 def stage(options: GrpoOptions, materials: Materials) -> Stage:
     chosen = terms(options)
-    reward = find_reward(options.reward)
+    reward = REWARDS[options.reward]
     return Stage(
         name=materials.name,
         source=TaskSource(
             materials.tasks, tasks=options.tasks, rollouts=options.group_size, seed=materials.seed
         ),
         iterations=options.iterations,
-        reward=with_kl(reward, options.kl_coef) if options.kl_in == "reward" else reward,
+        reward=kl_in_reward(reward, beta=options.kl_coef) if options.kl_in == "reward" else reward,
         credit=per_group(group_std(std_floor=options.std_floor) if options.std else group_mean),
         samples=partial(policy_samples, terms=tuple(chosen)),
         terms=chosen,

@@ -20,7 +20,7 @@ from jaxagent.credit.gvpo import gvpo
 from jaxagent.data.tasks import TaskSource
 from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials, Recipe
-from jaxagent.rewards.outcome import find_reward
+from jaxagent.recipes.rewards import REWARDS, RewardName
 from jaxagent.stage import Stage, Term, Update
 
 BASES = {"group_mean": group_mean, "leave_one_out": leave_one_out}
@@ -32,7 +32,7 @@ class GvpoOptions(Record):
     iterations: int = Field(144, ge=1)
     tasks: int = Field(16, ge=1)
     group_size: int = Field(8, ge=2)
-    reward: Literal["test_fraction", "success"] = "test_fraction"
+    reward: RewardName = "test_fraction"
     base: Literal["group_mean", "leave_one_out"] = "group_mean"
     b: float = Field(0.2, ge=0)
     shape: Literal["mult", "add", "add_all", "mask", "none"] = "mult"
@@ -53,7 +53,7 @@ def stage(options: GvpoOptions, materials: Materials) -> Stage:
             materials.tasks, tasks=options.tasks, rollouts=options.group_size, seed=materials.seed
         ),
         iterations=options.iterations,
-        reward=find_reward(options.reward),
+        reward=REWARDS[options.reward],
         credit=gvpo(
             BASES[options.base], b=options.b, shape=options.shape, invalid_is_fail=options.invalid_is_fail
         ),

@@ -20,7 +20,7 @@ from jaxagent.credit.group import leave_one_out, per_group
 from jaxagent.data.tasks import TaskSource
 from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials, Recipe
-from jaxagent.rewards.outcome import find_reward
+from jaxagent.recipes.rewards import REWARDS, RewardName
 from jaxagent.stage import Stage, Term, Update
 
 
@@ -30,7 +30,7 @@ class LoopOptions(Record):
     iterations: int = Field(200, ge=1)
     tasks: int = Field(40, ge=1)
     group_size: int = Field(6, ge=2)
-    reward: Literal["test_fraction", "success"] = "test_fraction"
+    reward: RewardName = "test_fraction"
     ratio: Literal["token", "turn", "trajectory"] = "token"
     clip: float = Field(0.1, gt=0)
     epochs: int = Field(2, ge=1)
@@ -52,7 +52,7 @@ def stage(options: LoopOptions, materials: Materials) -> Stage:
             materials.tasks, tasks=options.tasks, rollouts=options.group_size, seed=materials.seed
         ),
         iterations=options.iterations,
-        reward=find_reward(options.reward),
+        reward=REWARDS[options.reward],
         credit=per_group(leave_one_out),
         filter=abs_min(options.min_advantage),
         samples=policy_samples,

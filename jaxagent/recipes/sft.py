@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Literal, Self
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -24,6 +24,7 @@ from jaxagent.data.conversations import conversation, read_conversations
 from jaxagent.data.demos import DemoSource
 from jaxagent.data.drills import drill
 from jaxagent.data.literals import literal_weight
+from jaxagent.errors import DataError
 from jaxagent.learn.terms import cross_entropy
 from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.stage import Stage, Term, Update
@@ -54,17 +55,19 @@ class SftOptions(Record):
     max_grad_norm: float = Field(1.0, ge=0)
 
     @model_validator(mode="after")
-    def _one_source(self) -> Self:
+    def _one_source(self) -> SftOptions:
         if self.file and (self.sloppiness or self.drills):
             raise ValueError("sloppiness and drills belong to expert demonstrations; drop them or drop `file`")
         return self
 
 
 def stage(options: SftOptions, materials: Materials) -> Stage:
+    groups = _groups(options, materials)
+    _check_lengths(groups, materials.row)
     weigh = literal_weight(materials.renderer.tokenizer, options.literal_weight)
     return Stage(
         name=materials.name,
-        source=DemoSource(_groups(options, materials), groups=options.batch, seed=materials.seed),
+        source=DemoSource(groups, groups=options.batch, seed=materials.seed),
         iterations=options.iterations,
         samples=partial(
             imitation_samples,
@@ -93,6 +96,17 @@ def _groups(options: SftOptions, materials: Materials) -> Sequence[Group]:
     shown = materials.demonstrate(tasks, options.sloppiness)
     extra = round(len(shown) * options.drills / (1 - options.drills))
     return [*shown, *(_drill_group(i, materials) for i in range(extra))]
+
+
+def _check_lengths(groups: Sequence[Group], row: int) -> None:
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    longest = max(trajectories, key=lambda trajectory: max(len(s.ids_T) for s in trajectory.segments))
+    tokens = max(len(segment.ids_T) for segment in longest.segments)
+    if tokens > row:
+        raise DataError(
+            f"demonstration {longest.traj_id} has {tokens} tokens, a training row holds {row}; raise pack.length to "
+            "at least that, or shorten the demonstrations"
+        )
 
 
 def _drill_group(index: int, materials: Materials) -> Group:

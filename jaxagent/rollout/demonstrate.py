@@ -59,8 +59,8 @@ def play(spec: EnvSpec, task: Task, *, rng: Random, sloppiness: float = 0.0) -> 
         env.close()
 
 
-def tokens(played: Played, spec: EnvSpec, renderer: Renderer) -> Trajectory:
-    """The trajectory of a played episode, in one segment."""
+def tokens(played: Played, spec: EnvSpec, renderer: Renderer, number: int = 0) -> Trajectory:
+    """The trajectory of a played episode, in one segment. `number` tells several of one task apart."""
     ids = list(renderer.open(played.prompt))
     owner = [-1] * len(ids)
     steps: list[Step] = []
@@ -74,9 +74,9 @@ def tokens(played: Played, spec: EnvSpec, renderer: Renderer) -> Trajectory:
     step_T = np.asarray(owner, np.int32)
     behaviour_T = np.zeros(len(ids), np.float32)
     return Trajectory(
-        traj_id=f"{played.task.task_id}/demonstration",
+        traj_id=f"{played.task.task_id}/demonstration-{number}",
         task=played.task,
-        rollout=0,
+        rollout=number,
         status=Status.DONE if played.results[-1].done else Status.STEP_LIMIT,
         prompt=played.prompt,
         steps=tuple(steps),

@@ -13,7 +13,7 @@ import time
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int
@@ -43,19 +43,19 @@ _sessions = itertools.count()
 T = TypeVar("T")
 
 
+@runtime_checkable
 class Renderer(Protocol):
     """What an episode needs of chat/render.py. See docs/architecture.md for the meaning of each method."""
 
-    @property
-    def stop_ids(self) -> tuple[int, ...]: ...
+    stop_ids: tuple[int, ...]
 
-    def open(self, prompt: Prompt) -> Sequence[int]: ...
+    def open(self, prompt: Prompt, /) -> Sequence[int]: ...
 
-    def reply(self, message: Message) -> Sequence[int]: ...
+    def reply(self, message: Message, /) -> Sequence[int]: ...
 
-    def close(self) -> Sequence[int]: ...
+    def close(self, ids: Sequence[int], /) -> Sequence[int]: ...
 
-    def parse(self, ids: Sequence[int]) -> Message: ...
+    def parse(self, ids: Sequence[int], /) -> Message: ...
 
 
 @dataclass(frozen=True)
@@ -216,9 +216,8 @@ def _characters(episode: _Episode) -> int:
 def _append_reply(episode: _Episode, completion: Completion, observation: str) -> bool:
     """Append what the template and the environment say after a message; False if there is no room."""
     renderer, history = episode.renderer, episode.history
-    ended = int(completion.ids_T[-1]) in renderer.stop_ids
     message = _guarded("observe", lambda: episode.spec.observe(observation))
-    tail = [*([] if ended else renderer.close()), *renderer.reply(message)]
+    tail = [*renderer.close(completion.ids_T.tolist()), *renderer.reply(message)]
     if len(history) + len(tail) >= episode.limits.context:
         return False
     history.extend(tail)

@@ -11,7 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxagent.errors import ConfigError, EnvFailure, RolloutError
 from jaxagent.rollout.stats import rollout_metrics
@@ -19,6 +19,7 @@ from jaxagent.stage import Plan
 from jaxagent.types import Dropped, Group, Metrics, Prompt, Status, Task, Trajectory
 
 
+@runtime_checkable
 class Runner(Protocol):
     """`functools.partial(run_episode, spec, generate=…, pool=…, …)`, or a fake of it."""
 
@@ -58,7 +59,7 @@ class RolloutRules:
     concurrency: int = 64
     retries: int = 5
     quorum: Quorum | None = None
-    stall_s: float = 1800.0
+    stall_s: float = 7200.0
 
     def __post_init__(self) -> None:
         if self.concurrency < 1:
@@ -105,6 +106,7 @@ async def run_plans(
         else:  # it ended between the quorum and the cut
             outcomes[slot] = job.result()
     groups = _groups(plans, slots, outcomes)
+    _expect_survivors(groups)
     return groups, rollout_metrics(groups, submitted=len(slots), retries=attempts["retries"])
 
 
@@ -176,6 +178,15 @@ def _quorum_met(quorum: Quorum | None, outcomes: dict[_Slot, Outcome], plans: Se
         kept[index] >= min(quorum.per_task, plan.n - lost[index]) for index, plan in enumerate(plans)
     )
     return enough and len(outcomes) >= quorum.fraction * sum(plan.n for plan in plans)
+
+
+def _expect_survivors(groups: Sequence[Group]) -> None:
+    """An environment that fails in every episode is broken, not unlucky: stop with what it said."""
+    dropped = [item for group in groups for item in group.dropped]
+    if dropped and not any(group.trajectories for group in groups):
+        reasons = dict(Counter(item.reason for item in dropped))
+        first = dropped[0].message or "no message"
+        raise RolloutError(f"not one of {len(dropped)} episodes survived: {reasons}. The first one: {first}")
 
 
 def _groups(plans: Sequence[Plan], slots: Sequence[_Slot], outcomes: dict[_Slot, Outcome]) -> list[Group]:

@@ -48,5 +48,5 @@ def rollout_metrics(groups: Sequence[Group], *, submitted: int, retries: int) ->
     return {f"rollout/{name}": float(value) for name, value in metrics.items()}
 
 
-def _ratio(part: float, whole: float) -> float:
+def _ratio(part: int, whole: int) -> float:
     return part / whole if whole else 0.0

@@ -48,3 +48,9 @@ def real_qwen3():
     if not folder:
         pytest.skip("set JAXAGENT_QWEN3_TOKENIZER to a folder with Qwen3's tokenizer.json and its config")
     return load_tokenizer(folder)
+
+
+@pytest.fixture(scope="session")
+def jinja():
+    """The families' own templates, re-expressed, as transformers renders them: name -> text."""
+    return lambda name: (TEMPLATES / f"{name}.jinja").read_text()

@@ -4,9 +4,9 @@ import functools
 
 import numpy as np
 import pytest
-from conversations import CONVERSATIONS, TOOL_CONVERSATIONS, TOOLS, hf_messages, opening_length
 from transformers import PreTrainedTokenizerFast
 
+from chat.conversations import CONVERSATIONS, TOOL_CONVERSATIONS, TOOLS, hf_messages, opening_length
 from jaxagent.chat.chatml import QWEN25_SYSTEM
 from jaxagent.chat.render import TEMPLATES, Renderer, find_template
 from jaxagent.chat.train_tokenizer import train_tokenizer
@@ -16,9 +16,14 @@ from jaxagent.types import Message, Prompt, ToolCall
 U, A, T, S = (functools.partial(Message, role) for role in ("user", "assistant", "tool", "system"))
 
 
+@functools.cache
+def wrapped(tokenizer, template):
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend, chat_template=template)
+
+
 def reference_ids(tokenizer, template, messages, tools=(), **kwargs):
     """Ids of the whole conversation by transformers' apply_chat_template."""
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend, chat_template=template)
+    fast = wrapped(tokenizer, template)
     text = fast.apply_chat_template(
         hf_messages(messages), tools=[dict(t) for t in tools] or None, tokenize=False, **kwargs
     )
@@ -242,10 +247,3 @@ def test_refusals(tiny, qwen_like):
 @pytest.fixture(scope="module")
 def tiny():
     return train_tokenizer(["Rules Task go out print(1) x = 2\n"] * 4, 270)
-
-
-@pytest.fixture(scope="module")
-def jinja():
-    from conftest import TEMPLATES as FOLDER
-
-    return lambda name: (FOLDER / f"{name}.jinja").read_text()

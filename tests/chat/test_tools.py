@@ -4,8 +4,8 @@ import json
 import random
 
 import pytest
-from conversations import TOOLS
 
+from chat.conversations import TOOLS
 from jaxagent.chat.tools import parse_code, parse_tool_calls
 from jaxagent.types import Action, Message, ToolCall
 

@@ -43,6 +43,13 @@ def test_every_text_survives():
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
+def test_what_no_text_holds_does_not_raise():
+    """Lone surrogates from an environment, and ids beyond the vocabulary from a model with a padded head."""
+    tokenizer = train_tokenizer(TEXTS, 400)
+    assert tokenizer.decode(tokenizer.encode("a\ud800b")) == "a?b"
+    assert tokenizer.decode([*tokenizer.encode("ab"), 99_999]) == "ab"
+
+
 def test_ids_of_the_specials_come_first():
     tokenizer = train_tokenizer(TEXTS, 400)
     assert [tokenizer.id(token) for token in PLAIN_SPECIALS] == list(range(len(PLAIN_SPECIALS)))
@@ -54,7 +61,8 @@ def test_ids_of_the_specials_come_first():
 def test_same_texts_same_tokenizer_in_another_process():
     root = Path(__file__).parents[2]
     code = (
-        "from tests.chat.test_train_tokenizer import TEXTS, train_tokenizer; "
+        "import sys; sys.path.insert(0, 'tests'); "
+        "from chat.test_train_tokenizer import TEXTS, train_tokenizer; "
         "print(train_tokenizer(TEXTS, 400).backend.to_str())"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True)

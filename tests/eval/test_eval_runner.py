@@ -80,6 +80,18 @@ def test_dropped_rollouts_are_counted_and_their_task_fails():
     assert out.metrics["sgc"] == 0
 
 
+def test_nothing_finished():
+    async def broken(plans, sampling):
+        return [Group(plan.task, (), (Dropped(plan.task.task_id, 0, "died"),)) for plan in plans]
+
+    def benchmark(trajectories):
+        return {"share": 1 / len(trajectories)}
+
+    out = run(broken, sampling=GREEDY, benchmark=benchmark)
+    assert (out.metrics["tgc"], out.metrics["missing"]) == (0, 6)
+    assert out.dropped == {"died": 6}
+
+
 def test_n_applied_twice_is_noticed():
     async def doubled(plans, sampling):
         groups = await Policy()(plans, sampling)

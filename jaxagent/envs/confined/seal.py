@@ -94,7 +94,7 @@ def isolate_zygote(empty_directory: str) -> list[str]:
     if _succeeds(lambda: os.chroot(empty_directory)):
         held.append("empty root")
     os.chdir("/")
-    if os.geteuid() == 0 and _succeeds(_become_nobody):
+    if os.geteuid() == 0 and hasattr(os, "setresuid") and _succeeds(_become_nobody):
         held.append("unprivileged user")
     return held
 

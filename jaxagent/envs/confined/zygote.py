@@ -95,7 +95,8 @@ def _child(fd: int, options: dict[str, Any]) -> None:
             if "run" not in message:
                 continue  # the answer to an API call whose execution is over
             output, error, status = interpreter.run(message["run"])
-            wire.write(fd, wire.frame({"kind": "result", "output": output, "error": error, "status": status}))
+            result = {"output": output, "error": error, "status": status}
+            wire.write(fd, wire.frame({"kind": "result", "run": message["number"], **result}))
     finally:
         os._exit(0)
 

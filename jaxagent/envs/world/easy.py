@@ -21,7 +21,9 @@ from jaxagent.envs.world.easy_apps import EASY_APPS
 from jaxagent.envs.world.engine import Tables, World
 from jaxagent.envs.world.goal import Goal, added, removed, updated
 
-NAMES = [a + b + c + d for a in "bdfghklmnprstvz" for b in "aeiou" for c in "bdfghklmnprstvz" for d in "aeiou"]
+NAMES = [
+    a + b + c + d for a in "bdfghklmnprstvz" for b in "aeiou" for c in "bdfghklmnprstvz" for d in "aeiou"
+]
 VERBS = ("fix", "buy", "call", "sell", "wash", "find")
 DONE = "apis.me.done()"
 
@@ -62,8 +64,12 @@ def fresh(draw: Draw) -> tuple[Tables, dict[str, str]]:
 
     tables = {
         "book": table(5, lambda: {"name": draw.name(), "phone": draw.phone(), "town": pick(towns)}),
-        "notes": table(5, lambda: {"title": draw.name(), "text": f"{pick(VERBS)} {draw.name()}", "tag": pick(tags)}),
-        "todo": table(6, lambda: {"text": f"{pick(VERBS)} {draw.name()}", "tag": pick(tags), "finished": False}),
+        "notes": table(
+            5, lambda: {"title": draw.name(), "text": f"{pick(VERBS)} {draw.name()}", "tag": pick(tags)}
+        ),
+        "todo": table(
+            6, lambda: {"text": f"{pick(VERBS)} {draw.name()}", "tag": pick(tags), "finished": False}
+        ),
         "bank": {1: {"id": 1, "balance": draw.number(300, 999)}},
         "paid": {},
         "shop": table(4, lambda: {"item": draw.name(), "price": draw.number(2, 99)}),
@@ -103,7 +109,10 @@ def answer_number(seen: Sequence[str]) -> str:
 
 def paid(tables: Tables, *payments: tuple[str, int]) -> tuple:
     balance = tables["bank"][1]["balance"] - sum(amount for _, amount in payments)
-    return (updated("bank", 1, balance=balance), *(added("paid", to=to, amount=amount) for to, amount in payments))
+    return (
+        updated("bank", 1, balance=balance),
+        *(added("paid", to=to, amount=amount) for to, amount in payments),
+    )
 
 
 # --- kinds ------------------------------------------------------------------------------------------------
@@ -143,7 +152,9 @@ def copy(draw: Draw, tables: Tables) -> Goal:
 def finish(draw: Draw, tables: Tables) -> Goal:
     tag, rows = tagged(draw, tables, "todo")
     steps = (f'for i in apis.todo.find(tag="{tag}"):\n  apis.todo.finish(id=i)', DONE)
-    return Goal(f"finish todos tagged {tag}", steps, tuple(updated("todo", row["id"], finished=True) for row in rows))
+    return Goal(
+        f"finish todos tagged {tag}", steps, tuple(updated("todo", row["id"], finished=True) for row in rows)
+    )
 
 
 def count(draw: Draw, tables: Tables) -> Goal:
@@ -184,7 +195,11 @@ def paynote(draw: Draw, tables: Tables) -> Goal:
 def sent(draw: Draw, tables: Tables) -> Goal:
     name = one(draw, tables, "paid")["to"]
     total = sum(row["amount"] for row in tables["paid"].values() if row["to"] == name)
-    steps = (show_pw("bank"), login("bank", f'print(sum(apis.bank.log(to="{name}", tok=tok)))'), answer_number)
+    steps = (
+        show_pw("bank"),
+        login("bank", f'print(sum(apis.bank.log(to="{name}", tok=tok)))'),
+        answer_number,
+    )
     return Goal(f"sum paid to {name}", steps, answer=total)
 
 

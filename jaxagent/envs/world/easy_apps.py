@@ -1,4 +1,4 @@
-"""The easy level's apps: short names, short results, one password each. For models that are trained from scratch."""
+"""The easy level's apps: short names, short results, one password each. For models trained from scratch."""
 
 from __future__ import annotations
 
@@ -80,7 +80,12 @@ def edit(world: World, name: str, phone: str):
 BOOK = App(
     "book",
     "People and phone numbers.",
-    (Api(show, {"name": "string", "phone": "string"}), Api(find, ["string"]), Api(add, "string"), Api(edit, "string")),
+    (
+        Api(show, {"name": "string", "phone": "string"}),
+        Api(find, ["string"]),
+        Api(add, "string"),
+        Api(edit, "string"),
+    ),
 )
 
 
@@ -239,13 +244,19 @@ EASY_APPS = {
         App(
             "todo",
             "Things to do.",
-            (Api(todo_find, [1], "find"), Api(todo_add, "string", "add"), Api(todo_finish, "string", "finish")),
+            (
+                Api(todo_find, [1], "find"),
+                Api(todo_add, "string", "add"),
+                Api(todo_finish, "string", "finish"),
+            ),
         ),
         App(
             "bank",
             "Money.",
             (Api(login_bank, "string", "login"), Api(balance, 1), Api(pay, "string"), Api(log, [1])),
         ),
-        App("shop", "Things to buy.", (Api(login_shop, "string", "login"), Api(price, 1), Api(buy, "string"))),
+        App(
+            "shop", "Things to buy.", (Api(login_shop, "string", "login"), Api(price, 1), Api(buy, "string"))
+        ),
     )
 }

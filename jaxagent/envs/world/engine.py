@@ -1,9 +1,9 @@
-"""The machine under every app: tables, sessions, argument checks and the dispatch of `apis.<app>.<api>(...)`.
+"""The machine under every app: tables, sessions, argument checks, dispatch of `apis.<app>.<api>(...)`.
 
 In: an app name, an API name and JSON-like arguments, as the agent wrote them. Out: JSON-like results, or an
-`ApiError` in AppWorld's words. Knows no app and no task. An API is a plain function
-`api(world, argument: type = default, ...)`; its signature and docstring are its documentation (docs.py), so the
-two cannot drift apart. A function with an `access_token` argument is only run with a token of its app's login.
+`ApiError` in AppWorld's words. Knows no app and no task. An API is a plain function `api(world, name: type)`;
+its signature and docstring are its documentation (apps/api_docs.py), so the two cannot drift apart. A
+function with an `access_token` argument (`tok` at the easy level) runs only with a token of its app's login.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from jaxagent.envs.sandbox import ApiError
 Row = dict[str, Any]
 Tables = dict[str, dict[int, Row]]
 
-MAX_TEXT = 20_000  # characters of one argument: an agent cannot fill the host's memory through an API
-MAX_ROWS = 5_000  # rows of one table
+MAX_TEXT = 5_000  # characters of one argument: an agent cannot fill the host's memory through an API
+MAX_ROWS = 1_000  # rows of one table
 TYPE_NAMES = {int: "integer", float: "number", str: "string", bool: "boolean", list: "list", object: "any"}
 
 
@@ -38,7 +38,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Api:
-    """One API: the function that runs it, an example of what it returns, and its name if not the function's."""
+    """One API: the function that runs it, an example of its result, and its name if not the function's."""
 
     run: Callable[..., Any]
     returns: Any
@@ -61,7 +61,7 @@ class App:
 
 @lru_cache(maxsize=512)
 def parameters(run: Callable[..., Any]) -> tuple[Parameter, ...]:
-    """Parameters of an API function, from its signature; descriptions are `name: text` lines of the docstring."""
+    """Parameters of an API function: its signature, and the `name: text` lines of its docstring."""
     hints = get_type_hints(run)
     notes = dict(line.strip().split(": ", 1) for line in (run.__doc__ or "").splitlines()[1:] if ": " in line)
     found = []
@@ -86,7 +86,11 @@ def coerce(value: Any, kind: type) -> Any:
         if not isinstance(value, bool):
             raise ValueError
         return value
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)) or len(str(value)[:100_000]) > MAX_TEXT:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (str, int, float))
+        or len(str(value)[:100_000]) > MAX_TEXT
+    ):
         raise ValueError
     if kind is str:
         return str(value)
@@ -119,7 +123,9 @@ class World:
         """Run one API. Raises ApiError; any other exception is a fault of the world itself."""
         app = self.apps.get(app_name)
         if app is None:
-            raise self.refuse(404, f"No app named '{app_name}' found. Apps: {', '.join(self.apps)}.", "no such app")
+            raise self.refuse(
+                404, f"No app named '{app_name}' found. Apps: {', '.join(self.apps)}.", "no such app"
+            )
         api = app.find(api_name)
         if api is None:
             names = ", ".join(api.name for api in app.apis)
@@ -147,7 +153,9 @@ class World:
                 reasons.append(f"{name}: value is not a valid {TYPE_NAMES[parameter.type]}")
         if reasons:
             needs = ", ".join(known) or "nothing"
-            raise self.refuse(422, "Validation error. Reason: \n" + "\n".join(reasons), f"{api.name} takes {needs}")
+            raise self.refuse(
+                422, "Validation error. Reason: \n" + "\n".join(reasons), f"{api.name} takes {needs}"
+            )
         return checked
 
     def authorise(self, app: str, token: str | None) -> None:
@@ -176,7 +184,9 @@ class World:
     def get(self, table: str, key: int, what: str) -> Row:
         row = self.tables[table].get(key)
         if row is None:
-            raise self.refuse(404, f"The {what} with {what.replace(' ', '_')}_id {key} does not exist.", f"no {what} {key}")
+            raise self.refuse(
+                404, f"The {what} with {what.replace(' ', '_')}_id {key} does not exist.", f"no {what} {key}"
+            )
         return row
 
     def add(self, table: str, key: int | None = None, **fields: Any) -> int:
@@ -195,7 +205,7 @@ class World:
 
 
 def view(row: Row, id_name: str, *names: str) -> Row:
-    """What an API shows of a row: its id under the API's own name, and the named fields; tuples become lists."""
+    """What an API shows of a row: its id under the API's name for it, and the named fields."""
     shown = {id_name: row["id"]}
     for name in names:
         value = row[name]

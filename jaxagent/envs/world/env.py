@@ -74,5 +74,9 @@ class WorldEnv:
     def _anchor(self) -> str:
         """Equal for episodes of a task whose worlds are in the same state."""
         assert self._world is not None
-        state = (differences(self._start, self._world.tables), sorted(self._world.tokens), self._world.completed)
+        state = (
+            differences(self._start, self._world.tables),
+            sorted(self._world.tokens),
+            self._world.completed,
+        )
         return hashlib.sha256(repr(state).encode()).hexdigest()[:16]

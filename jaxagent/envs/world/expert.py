@@ -1,11 +1,12 @@
-"""Scripted agents: an expert that solves every task, and a sloppy one that makes the mistakes of a weak model.
+"""Scripted agents: an expert that solves every task, and a sloppy one with the mistakes of a weak model.
 
     policy = scripted_policy(task, random.Random(0), sloppiness=0.75)
     message = policy.act(observation)          the reset observation first, then each step's
 
 The expert acts through the public interface only: it reads documentation, looks its passwords up and copies
-values out of the observations. `sloppiness` is the chance that an episode carries one of the flaws below. A flaw
-that causes an error is noticed with probability RECOVERY, and then repaired; otherwise the agent gives up.
+values out of the observations. `sloppiness` is the chance that an episode carries one of the flaws below.
+A flaw that causes an error is noticed with probability RECOVERY, and then repaired; otherwise the agent
+gives up.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def login(apps: Sequence[str], seen: Sequence[str]) -> str:
     return "\n".join([*lines, PAGES])
 
 
-PAGES = '''
+PAGES = """
 def pages(api, **arguments):
     found = []
     for index in range(100):
@@ -70,7 +71,7 @@ def pages(api, **arguments):
         if len(page) < 20:
             break
     return found
-'''.rstrip()
+""".rstrip()
 
 
 class ScriptedPolicy:
@@ -97,10 +98,12 @@ class ScriptedPolicy:
 
 
 def failed(observation: str) -> bool:
-    return observation.startswith("Execution failed.") or bool(re.match(r"\w+(Error|Exception)\b", observation))
+    return observation.startswith("Execution failed.") or bool(
+        re.match(r"\w+(Error|Exception)\b", observation)
+    )
 
 
-# --- flaws: steps -> moves, or None where the flaw does not apply ---------------------------------------------
+# --- flaws: steps -> moves, or None where the flaw does not apply
 
 Flaw = Callable[[list[CodeStep], random.Random], list[Move] | None]
 
@@ -142,11 +145,18 @@ def guessed_password(steps: list[CodeStep], rng: random.Random) -> list[Move] | 
 
 def wrong_argument(steps: list[CodeStep], rng: random.Random) -> list[Move] | None:
     """Get the name of an argument wrong."""
-    i, name = rng.randrange(len(steps)), rng.choice(WRONG_NAMES)
+    places = [i for i, step in enumerate(steps) if not isinstance(step, str) or ARGUMENT.search(step)]
+    if not places:
+        return None
+    i = rng.choice(places)
     step = steps[i]
 
     def mutate(seen: Sequence[str]) -> str:
-        return ARGUMENT.sub(name, call(step, seen), count=1)
+        return ARGUMENT.sub(
+            lambda match: rng.choice([name for name in WRONG_NAMES if name != match[0]]),
+            call(step, seen),
+            count=1,
+        )
 
     return [*map(Move, steps[:i]), Move(mutate, kept=False), *map(Move, steps[i:])]
 
@@ -165,7 +175,9 @@ def guessed_answer(steps: list[CodeStep], rng: random.Random) -> list[Move] | No
     if isinstance(steps[-1], str) and "answer=" not in steps[-1]:
         return None
     value = rng.choice([rng.randint(1, 9), rng.randint(100, 999), f'"{rng.randint(1000, 9999)}"'])
-    end = "apis.me.done" if "apis.me" in call(steps[-1], ['{"phone": 0}']) else "apis.supervisor.complete_task"
+    end = (
+        "apis.me.done" if "apis.me" in call(steps[-1], ['{"phone": 0}']) else "apis.supervisor.complete_task"
+    )
     return [Move(f"{end}(answer={value})")]
 
 
@@ -174,7 +186,14 @@ def giving_up(steps: list[CodeStep], rng: random.Random) -> list[Move] | None:
     return [Move(step) for step in steps[: rng.randrange(len(steps) - 1)]]
 
 
-FLAWS: tuple[Flaw, ...] = (no_login, guessed_password, wrong_argument, partial_loop, guessed_answer, giving_up)
+FLAWS: tuple[Flaw, ...] = (
+    no_login,
+    guessed_password,
+    wrong_argument,
+    partial_loop,
+    guessed_answer,
+    giving_up,
+)
 
 
 def scripted_policy(task: Task, rng: random.Random, sloppiness: float = 0.0) -> ScriptedPolicy:

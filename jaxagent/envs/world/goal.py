@@ -3,7 +3,7 @@
 Tests of a task: it was completed; the answer is right (or none was given where none is asked for); every
 intended change is there; nothing else changed. An evaluation never raises because of what an agent did.
 
-    wanted   Updated("todo.items", 7, is_completed=True)
+    wanted   updated("todo.items", 7, is_completed=True)
     agent    completes items 7 and 8
     tests    completed ok, answer ok, item 7 ok, nothing else changed FAILS (todo.items 8)
 """
@@ -23,7 +23,8 @@ from jaxagent.types import Evaluation
 class Change:
     """One intended change of a table. `kind` is "added", "updated" or "removed".
 
-    fields: for "added" the fields that must match (others are free); for "updated" exactly the fields that change.
+    fields: for "added" the fields that must match (others are free); for "updated" exactly the fields that
+            change.
     """
 
     kind: str
@@ -55,9 +56,9 @@ CodeStep = str | Callable[[Sequence[str]], str]
 class Goal:
     """A task's instruction, its intended changes and answer, and the code that reaches them.
 
-    steps:   the reference solution, one item a turn: agent code, or a function that writes it from the observations
-             seen so far. It knows the instruction and the public interface only. At the full level logins come
-             before it (expert.py) and leave `<app>_token`.
+    steps:   the reference solution, one item a turn: agent code, or a function that writes it from the
+             observations seen so far. It knows the instruction and the public interface only. At the full
+             level logins come before it (expert.py) and leave `<app>_token`.
     lookups: the APIs ("app.api") whose documentation the expert reads first.
     """
 
@@ -69,11 +70,12 @@ class Goal:
 
 
 def normal(value: Any) -> Any:
-    """Answers and fields are compared as text without case, outer space and list brackets; numbers by value."""
+    """Texts are compared without case, outer spaces and a final full stop; numbers by value, to the cent."""
     if isinstance(value, bool) or value is None:
-        return value
+        return str(value).casefold()  # True is not 1
     if isinstance(value, (int, float)):
-        return round(float(value), 2) if math.isfinite(value) else "not a number"
+        small = abs(value) < 1e15  # false for inf, nan and integers that no float can hold
+        return round(float(value), 2) if small else "not a number"
     if isinstance(value, (list, tuple)):
         return tuple(normal(item) for item in value)
     text = " ".join(str(value).split()).casefold().removesuffix(".")
@@ -134,12 +136,16 @@ def evaluate(goal: Goal, before: Tables, world: World) -> Evaluation:
     if rest:
         failures.append("other records changed: " + "; ".join(str(change)[:200] for change in rest[:5]))
     total = 3 + len(goal.changes)
-    return Evaluation(success=not failures, passed=total - len(failures), total=total, failures=tuple(failures))
+    return Evaluation(
+        success=not failures, passed=total - len(failures), total=total, failures=tuple(failures)
+    )
 
 
 def table_row(tables: Tables, table: str, **fields: Any) -> Row:
     """The one row with these fields; a generator that finds none or several is at fault."""
-    found = [row for row in tables[table].values() if all(row[name] == value for name, value in fields.items())]
+    found = [
+        row for row in tables[table].values() if all(row[name] == value for name, value in fields.items())
+    ]
     if len(found) != 1:
         raise LookupError(f"{table} has {len(found)} rows with {fields}, expected 1")
     return found[0]

@@ -1,4 +1,4 @@
-"""Runs trusted agent code in this very process: experts that make demonstrations, and tests. Confines nothing.
+"""Runs trusted agent code in this very process, for demonstrations and tests. Confines nothing.
 
 Same interface and same texts as envs/sandbox.py, without its processes: thousands of steps a second.
 """
@@ -79,8 +79,12 @@ class InlineSandbox:
 
     def _refusal(self, exc: ApiError) -> Exception:
         if self._short:
-            return type("ApiError", (Exception,), {"__module__": "builtins"})(f"{exc.status_code} {exc.message}")
-        return Exception(f"Response status code is {exc.status_code}:\n{json.dumps({'message': exc.message})}")
+            return type("ApiError", (Exception,), {"__module__": "builtins"})(
+                f"{exc.status_code} {exc.message}"
+            )
+        return Exception(
+            f"Response status code is {exc.status_code}:\n{json.dumps({'message': exc.message})}"
+        )
 
     def _failure(self, exc: Exception, code: str) -> SandboxResult:
         last = "".join(traceback.format_exception_only(exc)).strip()
@@ -90,5 +94,5 @@ class InlineSandbox:
         for frame in traceback.extract_tb(exc.__traceback__):
             if frame.filename == FILENAME and frame.lineno:
                 shown += f'  File "{FILENAME}", line {frame.lineno}, in {frame.name}\n'
-                shown += f"    {lines[frame.lineno - 1].strip()}\n"
+                shown += "".join(f"    {line.strip()}\n" for line in lines[frame.lineno - 1 : frame.lineno])
         return SandboxResult(FAILED + shown + last, last, ExecStatus.RUNTIME_ERROR)

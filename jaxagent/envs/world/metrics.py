@@ -1,4 +1,4 @@
-"""AppWorld's metrics over trajectories: TGC, SGC, completion, failed steps; several rollouts a task are fine."""
+"""AppWorld's metrics over trajectories: TGC, SGC, completion, failed steps. A task may have many rollouts."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def mean(values: Sequence[float]) -> float:
 def goal_completion(trajectories: Sequence[Trajectory]) -> tuple[float, float]:
     """(TGC, SGC) in percent.
 
-    TGC: mean over tasks of the mean success of a task's rollouts. SGC: mean over scenarios and rollout numbers of
-    [all three tasks pass]; a missing task counts as a failure. [1,1,1], [1,0,1] -> 83.3, 50.
+    TGC: mean over tasks of the mean success of a task's rollouts. SGC: mean over scenarios and rollout
+    numbers of [all three tasks pass]; a missing task counts as a failure. [1,1,1], [1,0,1] -> 83.3, 50.
     """
     by_task: dict[str, list[float]] = defaultdict(list)
     by_scenario: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))

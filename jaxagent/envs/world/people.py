@@ -1,4 +1,4 @@
-"""One person's life at the full level, drawn from a seed: contacts, messages, notes, payments, emails, songs, events.
+"""One person's life at the full level, drawn from a seed: contacts, notes, payments, emails, songs, events.
 
 Ids start at random numbers and results come in pages, so a solution has to look records up and to walk pages.
 """
@@ -9,30 +9,90 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from jaxagent.envs.world.apps import api_docs, bank, calendar, mail, music, notes, phone, shop, supervisor, todo
+from jaxagent.envs.world.apps import (
+    api_docs,
+    bank,
+    calendar,
+    mail,
+    music,
+    notes,
+    phone,
+    shop,
+    supervisor,
+    todo,
+)
 from jaxagent.envs.world.engine import Row, Tables, World
+
+
+def words(text: str, separator: str | None = None) -> list[str]:
+    """The items of a text."""
+    return [word.strip() for word in text.split(separator)]
+
 
 FULL_APPS = {
     module.APP.name: module.APP
     for module in (supervisor, api_docs, phone, notes, todo, bank, mail, music, calendar, shop)
 }
-FIRST = """Ada Ben Cleo Dario Elif Femi Gwen Hugo Ines Jonas Kira Luca Mina Noor Omar Pia Quinn Rosa Sami Tara Uma
-Viktor Wanda Xenia Yusuf Zoe Arlo Bela Cora Dev Esme Finn Greta Hana Ivo Juna Kaan Lena Milo Nadia""".split()
-LAST = """Abbott Bright Castle Dunn Ellery Frost Garland Holt Irving Jarvis Keller Lowe Marsh Nolan Ortega Pryor Quill
-Rhodes Stone Thorne Underwood Vance Webb Yates Zeller Archer Brook Chase Doyle Finch""".split()
-ADJECTIVE = "quiet golden broken winter hidden paper silver distant electric gentle crooked early".split()
-NOUN = "river garden mirror engine letter harbor lantern signal orchard window bridge story".split()
-ARTISTS = ["The Lanterns", "Mara Vale", "Oto Sky", "Blue Ferry", "Nils Arbor", "Sun Parade", "Ivy Cole", "Red Atlas"]
+FIRST = words(
+    """Ada Ben Cleo Dario Elif Femi Gwen Hugo Ines Jonas Kira Luca Mina Noor Omar Pia Quinn Rosa Sami Tara Uma
+    Viktor Wanda Xenia Yusuf Zoe Arlo Bela Cora Dev Esme Finn Greta Hana Ivo Juna Kaan Lena Milo Nadia"""
+)
+LAST = words(
+    """Abbott Bright Castle Dunn Ellery Frost Garland Holt Irving Jarvis Keller Lowe Marsh Nolan Ortega Pryor
+    Quill Rhodes Stone Thorne Underwood Vance Webb Yates Zeller Archer Brook Chase Doyle Finch"""
+)
+ADJECTIVE = words("quiet golden broken winter hidden paper silver distant electric gentle crooked early")
+NOUN = words("river garden mirror engine letter harbor lantern signal orchard window bridge story")
+ARTISTS = [
+    "The Lanterns",
+    "Mara Vale",
+    "Oto Sky",
+    "Blue Ferry",
+    "Nils Arbor",
+    "Sun Parade",
+    "Ivy Cole",
+    "Red Atlas",
+]
 GENRES = ["rock", "jazz", "folk", "pop", "ambient", "soul"]
 TAGS = ["work", "travel", "recipes", "ideas", "health", "family"]
-CHORES = """call the plumber|renew the passport|water the plants|book the dentist|send the report|fix the lamp|wash the car
-|buy stamps|clean the oven|return the parcel|order printer ink|plan the menu|pay the gas bill|sort old photos
-|repair the bike|paint the fence|mend the curtain|charge the drill|update the budget|pick up the suit""".replace(
-    "\n", ""
-).split("|")
-REASONS = ["dinner", "rent", "groceries", "concert tickets", "taxi", "a gift", "coffee", "gas", "lunch", "books"]
-SUBJECTS = ["Trip photos", "Weekend plans", "Project update", "Invoice", "Question about the lease", "Recipe", "Minutes"]
-EVENTS = ["Dentist", "Team meeting", "Yoga class", "Lunch", "Book club", "Budget review", "Piano lesson", "Planning"]
+CHORES = words(
+    """call the plumber|renew the passport|water the plants|book the dentist|send the report|fix the lamp|
+    wash the car|buy stamps|clean the oven|return the parcel|order printer ink|plan the menu|pay the gas bill|
+    sort old photos|repair the bike|paint the fence|mend the curtain|charge the drill|update the budget|
+    pick up the suit""",
+    "|",
+)
+REASONS = [
+    "dinner",
+    "rent",
+    "groceries",
+    "concert tickets",
+    "taxi",
+    "a gift",
+    "coffee",
+    "gas",
+    "lunch",
+    "books",
+]
+SUBJECTS = [
+    "Trip photos",
+    "Weekend plans",
+    "Project update",
+    "Invoice",
+    "Question about the lease",
+    "Recipe",
+    "Minutes",
+]
+EVENTS = [
+    "Dentist",
+    "Team meeting",
+    "Yoga class",
+    "Lunch",
+    "Book club",
+    "Budget review",
+    "Piano lesson",
+    "Planning",
+]
 PLACES = ["Room 4", "the library", "Cafe Lumen", "the park", "the office", "online"]
 CATEGORIES = {
     "kitchen": ["kettle", "pan", "toaster", "knife set", "blender"],
@@ -80,7 +140,9 @@ def people(rng: random.Random, now: datetime) -> list[Row]:
             "phone_number": f"555{number}",
             "birthday": day(now, -rng.randrange(20 * 365, 60 * 365)),
         }
-        for first, last, relationship, number in zip(firsts, lasts, [*RELATIONSHIPS, "self"], numbers, strict=True)
+        for first, last, relationship, number in zip(
+            firsts, lasts, [*RELATIONSHIPS, "self"], numbers, strict=True
+        )
     ]
 
 
@@ -190,7 +252,9 @@ def leisure(rng: random.Random, now: datetime, contacts: list[Row]) -> Tables:
         ],
     )
     names = rng.sample(["Morning run", "Late work", "Road trip", "Cooking", "Rainy days", "Focus"], 5)
-    lists = [{"title": name, "song_ids": tuple(rng.sample(list(songs), rng.randrange(6, 13)))} for name in names]
+    lists = [
+        {"title": name, "song_ids": tuple(rng.sample(list(songs), rng.randrange(6, 13)))} for name in names
+    ]
     events = [
         {
             "title": f"{rng.choice(EVENTS)} {number}",
@@ -215,7 +279,7 @@ def store(rng: random.Random, now: datetime) -> Tables:
     makers = rng.sample(["Orla", "Tern", "Vesta", "Koro", "Lund", "Mipo"], 3)
     prices = rng.sample(range(20, 400), 60)
     rows = [
-        {"name": f"{maker} {thing}", "category": category, "price": prices.pop() * CENTS, "rating": 1 + prices[0] / 100}
+        {"name": f"{maker} {thing}", "category": category, "price": prices.pop() * CENTS, "rating": 0.0}
         for category, things in CATEGORIES.items()
         for thing in things
         for maker in rng.sample(makers, 2)
@@ -238,7 +302,10 @@ def store(rng: random.Random, now: datetime) -> Tables:
             "created_at": moment(rng, now, 200),
         }
 
-    reviews = [{"product_id": key, "stars": rng.randrange(1, 6), "text": "As described."} for key in list(products)[:2]]
+    reviews = [
+        {"product_id": key, "stars": rng.randrange(1, 6), "text": "As described."}
+        for key in list(products)[:2]
+    ]
     return {
         "shop.products": products,
         "shop.cart": cart,
@@ -251,11 +318,20 @@ def identity(rng: random.Random) -> Tables:
     """Addresses and payment cards of the person."""
     streets = rng.sample(["Elm Street", "Hill Road", "Canal Walk", "Station Lane"], 2)
     addresses = [
-        {"name": name, "street": f"{rng.randrange(1, 200)} {street}", "city": "Marlow", "zip_code": f"{rng.randrange(10000, 99999)}"}
+        {
+            "name": name,
+            "street": f"{rng.randrange(1, 200)} {street}",
+            "city": "Marlow",
+            "zip_code": f"{rng.randrange(10000, 99999)}",
+        }
         for name, street in zip(("Home", "Work"), streets, strict=True)
     ]
     cards = [
-        {"name": name, "card_number": str(rng.randrange(10**15, 10**16)), "expiry": f"20{rng.randrange(28, 33)}-0{rng.randrange(1, 10)}"}
+        {
+            "name": name,
+            "card_number": str(rng.randrange(10**15, 10**16)),
+            "expiry": f"20{rng.randrange(28, 33)}-0{rng.randrange(1, 10)}",
+        }
         for name in ("Visa", "Debit")
     ]
     return {"addresses": table(rng, addresses), "cards": table(rng, cards)}

@@ -1,29 +1,31 @@
-"""The embedded world as a run refers to it: `world_spec("easy")` for tiny models, `world_spec("full")` for real ones."""
+"""The embedded world as a run refers to it: `world_spec("easy")` for tiny models, "full" for real ones."""
 
 from __future__ import annotations
 
-import re
 from functools import partial
 
+from jaxagent.chat.tools import parse_code
 from jaxagent.envs.protocol import EnvSpec
-from jaxagent.envs.world.env import NO_CODE, WorldEnv
+from jaxagent.envs.world.env import WorldEnv
+from jaxagent.envs.world.expert import scripted_policy
+from jaxagent.envs.world.inline import InlineSandbox
 from jaxagent.envs.world.metrics import world_metrics
 from jaxagent.envs.world.tasks import LEVELS, tasks
 from jaxagent.errors import ConfigError
-from jaxagent.types import Action, Message, Prompt, StepResult, Task
+from jaxagent.types import Message, Prompt, StepResult, Task
 
 RULES = """\
-You are an assistant that does a person's everyday tasks by writing Python. You work in turns. In each turn you \
-write exactly one block of code between ```python and ```; it is executed, and what it prints (or the error it \
-raises) comes back to you as the next message. Variables and functions stay defined between turns.
+You are an assistant that does a person's everyday tasks by writing Python. You work in turns. In each turn \
+you write exactly one block of code between ```python and ```; it is executed, and what it prints (or the \
+error it raises) comes back to you as the next message. Variables and functions stay defined between turns.
 
 The person's apps are reached through `apis.<app>.<api>(argument=value, ...)`. You know none of them by heart:
 - print(apis.api_docs.show_app_descriptions()) lists the apps,
 - print(apis.api_docs.show_api_descriptions(app_name="notes")) lists the APIs of one app,
 - print(apis.api_docs.show_api_doc(app_name="notes", api_name="search_notes")) documents one of them.
-Read the documentation of an API before you call it for the first time. The `supervisor` app knows the person: \
-show_profile, show_account_passwords, show_addresses, show_payment_cards. Most APIs take an access_token: the \
-`login` of their app returns one, for the person's email and the password of that account.
+Read the documentation of an API before you call it for the first time. The `supervisor` app knows the \
+person: show_profile, show_account_passwords, show_addresses, show_payment_cards. Most APIs take an \
+access_token: the `login` of their app returns one, for the person's email and the password of that account.
 
 Some advice:
 - Take small steps, print what you need to see, and look at it before you go on.
@@ -35,22 +37,6 @@ Some advice:
 When the task is done, call apis.supervisor.complete_task(). If it asks for information, pass it, as a bare \
 value without a sentence around it: apis.supervisor.complete_task(answer=12). If it can't be done, pass \
 status="fail"."""
-
-CODE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
-
-
-def parse_full(message: Message) -> Action:
-    """The first code block of the message."""
-    found = CODE.search(message.content)
-    code = found.group(1).strip() if found else ""
-    return Action(text=code) if code else Action(error=NO_CODE)
-
-
-def parse_easy(message: Message) -> Action:
-    """The first code block, or else the whole message, is code."""
-    found = CODE.search(message.content)
-    code = (found.group(1) if found else message.content).strip()
-    return Action(text=code) if code else Action(error=NO_CODE)
 
 
 def prompt_full(task: Task, first: StepResult) -> Prompt:
@@ -84,9 +70,11 @@ def world_spec(level: str = "full") -> EnvSpec:
         make=WorldEnv,
         tasks=partial(tasks, level),
         prompt=prompt_easy if easy else prompt_full,
-        parse=parse_easy if easy else parse_full,
+        parse=partial(parse_code, whole=easy),
         observe=observe_easy if easy else observe_full,
         metrics=world_metrics,
         max_steps=8 if easy else 40,
+        expert=scripted_policy,
+        rehearse=partial(WorldEnv, sandbox=InlineSandbox),
         max_observation_chars=400 if easy else 16_000,
     )

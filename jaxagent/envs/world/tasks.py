@@ -1,7 +1,7 @@
 """Which tasks there are: splits of both levels, and how a task becomes a world with a goal.
 
-A scenario is a kind of task with a seed; its three tasks differ in the world. Ids are `<scenario>_<n>`, n = 1, 2, 3.
-The easy level is practically unlimited: its splits are lazy sequences, tasks are made when they are asked for.
+A scenario is a kind of task with a seed; its three tasks differ in the world. Ids are `<scenario>_<n>`,
+n = 1, 2, 3. The easy level is practically unlimited: tasks are made when they are asked for.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def tasks(level: str, split: str) -> TaskRange:
         raise ConfigError(f"the embedded world has no split {split!r}; known: {', '.join(SPLITS)}")
     if level == "full":
         kinds = FULL_SPLITS[split]
-        return TaskRange(level, split, tuple((kind, FULL_KINDS[kind].difficulty) for kind in kinds), len(kinds))
+        return TaskRange(
+            level, split, tuple((kind, FULL_KINDS[kind].difficulty) for kind in kinds), len(kinds)
+        )
     known = EASY_CHALLENGE if split == "test_challenge" else EASY_KINDS
     return TaskRange(level, split, tuple((kind, known[kind][0]) for kind in known), EASY_SCENARIOS[split])
 

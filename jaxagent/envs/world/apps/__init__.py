@@ -1,1 +1,1 @@
-"""The apps of the full level, one file each: functions with their documentation, and an `App` that lists them."""
+"""The apps of the full level, one file each: documented functions, and an `App` that lists them."""

@@ -38,7 +38,9 @@ def document(app: App, api: Api) -> dict[str, Any]:
 def find_app(world: World, app_name: str) -> App:
     if app_name not in world.apps:
         names = ", ".join(world.apps)
-        raise world.refuse(422, f"The app_name '{app_name}' is invalid. It must be one of: {names}.", "no such app")
+        raise world.refuse(
+            422, f"The app_name '{app_name}' is invalid. It must be one of: {names}.", "no such app"
+        )
     return world.apps[app_name]
 
 

@@ -92,7 +92,13 @@ def reply_to_email(world: World, email_id: int, body: str, access_token: str):
     return {"message": "Reply sent.", "email_id": key}
 
 
-def mark_email(world: World, email_id: int, access_token: str, is_read: bool | None = None, is_starred: bool | None = None):
+def mark_email(
+    world: World,
+    email_id: int,
+    access_token: str,
+    is_read: bool | None = None,
+    is_starred: bool | None = None,
+):
     """Mark an email as read or unread, starred or not.
 
     email_id: id of the email

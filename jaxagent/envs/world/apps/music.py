@@ -117,7 +117,10 @@ def create_playlist(world: World, title: str, access_token: str):
     title: title of the playlist
     access_token: access token from music login
     """
-    return {"message": "Playlist created.", "playlist_id": world.add("music.playlists", title=title, song_ids=())}
+    return {
+        "message": "Playlist created.",
+        "playlist_id": world.add("music.playlists", title=title, song_ids=()),
+    }
 
 
 def add_song_to_playlist(world: World, playlist_id: int, song_id: int, access_token: str):

@@ -97,6 +97,8 @@ def add_tag(world: World, note_id: int, tag: str, access_token: str):
     tags = world.get("notes.notes", note_id, "note")["tags"]
     if tag in tags:
         raise world.refuse(409, f"The note already has the tag {tag}.")
+    if len(tags) >= 50:
+        raise world.refuse(409, "A note can have 50 tags at most.")
     world.change("notes.notes", note_id, tags=(*tags, tag))
     return {"message": "Tag added."}
 

@@ -14,7 +14,13 @@ CONTACT = {
     "phone_number": "string",
     "birthday": "string",
 }
-TEXT = {"message_id": 1, "direction": "string", "phone_number": "string", "text": "string", "sent_at": "string"}
+TEXT = {
+    "message_id": 1,
+    "direction": "string",
+    "phone_number": "string",
+    "text": "string",
+    "sent_at": "string",
+}
 
 
 def show_relationships(world: World, access_token: str):
@@ -158,7 +164,9 @@ def send_text_message(world: World, phone_number: str, text: str, access_token: 
     """
     if all(row["phone_number"] != phone_number for row in world.rows("phone.contacts")):
         raise world.refuse(404, f"No contact has the phone number {phone_number}.")
-    key = world.add("phone.messages", direction="sent", phone_number=phone_number, text=text, sent_at=world.now)
+    key = world.add(
+        "phone.messages", direction="sent", phone_number=phone_number, text=text, sent_at=world.now
+    )
     return {"message": "Message sent.", "message_id": key}
 
 

@@ -9,8 +9,18 @@ from jaxagent.envs.world.people import EVENTS, PLACES, titles
 
 def plant_emails(scene: Scene, sender: str, count: int, **fields: object) -> None:
     for i in range(count):
-        row = {"subject": f"News {i}", "body": "More soon.", "sent_at": f"{scene.day(-1 - i)}T07:00", "is_read": False}
-        row |= {"is_starred": False, "label": "", "folder": "inbox", "recipient": scene.world.opening["email"]}
+        row = {
+            "subject": f"News {i}",
+            "body": "More soon.",
+            "sent_at": f"{scene.day(-1 - i)}T07:00",
+            "is_read": False,
+        }
+        row |= {
+            "is_starred": False,
+            "label": "",
+            "folder": "inbox",
+            "recipient": scene.world.opening["email"],
+        }
         scene.plant("mail.emails", sender=sender, **(row | fields))
 
 
@@ -19,7 +29,8 @@ def markread(scene: Scene) -> Goal:
     plant_emails(scene, person["email"], scene.rng.randrange(2, 8))
     rows = scene.rows("mail.emails", sender=person["email"], is_read=False)
     code = """
-    for email in pages(apis.mail.search_emails, address=person["email"], is_read=False, access_token=mail_token):
+    for email in pages(apis.mail.search_emails, address=person["email"], is_read=False,
+                       access_token=mail_token):
         apis.mail.mark_email(email_id=email["email_id"], is_read=True, access_token=mail_token)
     """
     return Goal(
@@ -64,8 +75,8 @@ def labelword(scene: Scene) -> Goal:
 
 def replymail(scene: Scene) -> Goal:
     person = scene.pick("phone.contacts")
-    subject = f"{scene.rng.choice(titles(scene.rng, 3))}?"
-    plant_emails(scene, person["email"], 1, subject=subject, sent_at=f"{scene.day(0)}T00:01")
+    subject = f"{titles(scene.rng, 1)[0]}?"
+    plant_emails(scene, person["email"], 1, subject=subject, sent_at=scene.world.now)
     text = scene.style.choice(["Yes, gladly.", "Sorry, I can't.", "Let me think about it."])
     code = """
     latest = apis.mail.search_emails(address=person["email"], page_limit=1, access_token=mail_token)[0]
@@ -93,7 +104,8 @@ def mailnote(scene: Scene) -> Goal:
                          access_token=mail_token)
     """
     return Goal(
-        f'Email the content of my note "{note["title"]}" to {full_name(person)}; the subject is the title of the note.',
+        f'Email the content of my note "{note["title"]}" to {full_name(person)}; the subject is the title '
+        f"of the note.",
         (fill(read, title=note["title"]), find_contact(full_name(person)), fill(act), DONE),
         (sent_email(scene, person["email"], note["title"], note["content"]),),
         lookups=("notes.search_notes", "notes.show_note", "phone.search_contacts", "mail.send_email"),
@@ -105,7 +117,7 @@ def invitation(scene: Scene) -> Goal:
     title = f"{scene.style.choice(EVENTS)} with {person['first_name']}"
     date, start = scene.day(scene.rng.randrange(9, 20)), f"{scene.rng.randrange(10, 18)}:30"
     body = f"title: {title}\ndate: {date}\nstart: {start}\nplace: {place}"
-    plant_emails(scene, person["email"], 1, subject="Invitation", body=body, sent_at=f"{scene.day(0)}T00:02")
+    plant_emails(scene, person["email"], 1, subject="Invitation", body=body, sent_at=scene.world.now)
     read = """
     found = apis.mail.search_emails(address=person["email"], query="Invitation", access_token=mail_token)[0]
     email = apis.mail.show_email(email_id=found["email_id"], access_token=mail_token)
@@ -113,14 +125,16 @@ def invitation(scene: Scene) -> Goal:
     """
     act = """
     event = dict(line.split(": ", 1) for line in email["body"].splitlines())
-    apis.calendar.create_event(title=event["title"], date=event["date"], start_time=event["start"], minutes=60,
-                               location=event["place"], attendees=[person["email"]], access_token=calendar_token)
+    apis.calendar.create_event(title=event["title"], date=event["date"], start_time=event["start"],
+                               minutes=60, location=event["place"], attendees=[person["email"]],
+                               access_token=calendar_token)
     apis.mail.reply_to_email(email_id=email["email_id"], body="Confirmed.", access_token=mail_token)
     """
     event = {"title": title, "date": date, "start_time": start, "minutes": 60, "location": place}
     return Goal(
-        f'{full_name(person)} has sent me an email with the subject "Invitation". Create the event that it describes '
-        'in my calendar, one hour long, with the sender as its only attendee, and reply "Confirmed."',
+        f'{full_name(person)} has sent me an email with the subject "Invitation". Create the event that '
+        "it describes in my calendar, one hour long, with the sender as its only attendee, and reply "
+        '"Confirmed."',
         (find_contact(full_name(person)), fill(read), fill(act), DONE),
         (
             added("calendar.events", attendees=(person["email"],), **event),
@@ -144,7 +158,8 @@ def eventplace(scene: Scene) -> Goal:
     print(event)
     """
     return Goal(
-        f'{what} does the event "{event["title"]}" of my calendar take place{"?" if what == "Where" else " (HH:MM)?"}',
+        f'{what} does the event "{event["title"]}" of my calendar take '
+        f"place{'?' if what == 'Where' else ' (HH:MM)?'}",
         (fill(code, title=event["title"]), fill("apis.supervisor.complete_task(answer=event[<f>])", f=field)),
         answer=event[field],
         lookups=("calendar.search_events",),
@@ -215,8 +230,8 @@ def cancelnotify(scene: Scene) -> Goal:
     """
     title = event["title"]
     return Goal(
-        f'Delete the event "{title}" from my calendar and email each attendee separately, with the title of the event '
-        f'as the subject and the text "{text}"',
+        f'Delete the event "{title}" from my calendar and email each attendee separately, with the title '
+        f'of the event as the subject and the text "{text}"',
         (fill(read, title=title), fill(act, title=title, text=text), DONE),
         (
             removed("calendar.events", event["id"]),
@@ -236,12 +251,13 @@ def birthdays(scene: Scene) -> Goal:
     """
     act = """
     for person in people:
-        apis.calendar.create_event(title="Birthday of " + person["first_name"], date=<year> + person["birthday"][4:],
+        apis.calendar.create_event(title="Birthday of " + person["first_name"],
+                                   date=<year> + person["birthday"][4:],
                                    start_time="09:00", minutes=30, access_token=calendar_token)
     """
     return Goal(
-        f'Put the {year} birthdays of my {who}s into my calendar: an event "Birthday of <first name>" each, at 09:00, '
-        "30 minutes long.",
+        f'Put the {year} birthdays of my {who}s into my calendar: an event "Birthday of <first name>" '
+        f"each, at 09:00, 30 minutes long.",
         (fill(code, who=who), fill(act, year=str(year)), DONE),
         tuple(
             added(

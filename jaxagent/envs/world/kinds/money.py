@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from jaxagent.envs.world.goal import Goal, added, updated
-from jaxagent.envs.world.kinds.scene import DONE, Kind, Scene, fill, find_contact, full_name, sent_money, sent_text
+from jaxagent.envs.world.kinds.scene import (
+    DONE,
+    Kind,
+    Scene,
+    fill,
+    find_contact,
+    full_name,
+    sent_money,
+    sent_text,
+)
 from jaxagent.envs.world.people import REASONS, money
 
 
@@ -11,7 +20,8 @@ def sendmoney(scene: Scene) -> Goal:
     person, amount = scene.pick("phone.contacts"), money(scene.rng, 5, 60)
     reason = scene.style.choice(REASONS)
     code = """
-    print(apis.bank.send_money(email=person["email"], amount=<amount>, description=<reason>, access_token=bank_token))
+    print(apis.bank.send_money(email=person["email"], amount=<amount>, description=<reason>,
+                               access_token=bank_token))
     """
     return Goal(
         f'Send ${amount:.2f} to {full_name(person)} with the description "{reason}".',
@@ -50,7 +60,9 @@ def paymentsum(scene: Scene) -> Goal:
 
 def settle(scene: Scene) -> Goal:
     who = scene.style.choice(["friend", "coworker", "sibling"])
-    for person in scene.rng.sample(scene.rows("phone.contacts"), 4) + scene.rows("phone.contacts", relationship=who)[:2]:
+    for person in (
+        scene.rng.sample(scene.rows("phone.contacts"), 4) + scene.rows("phone.contacts", relationship=who)[:2]
+    ):
         scene.plant(
             "bank.requests",
             direction="received",
@@ -63,7 +75,8 @@ def settle(scene: Scene) -> Goal:
     rows = scene.rows("bank.requests", direction="received", status="pending")
     good = [row for row in rows if row["email"] in group]
     people = """
-    emails = [p["email"] for p in pages(apis.phone.search_contacts, relationship=<who>, access_token=phone_token)]
+    emails = [p["email"] for p in pages(apis.phone.search_contacts, relationship=<who>,
+                                        access_token=phone_token)]
     asked = pages(apis.bank.search_requests, direction="received", status="pending", access_token=bank_token)
     print(emails, asked)
     """
@@ -94,7 +107,12 @@ def splitbill(scene: Scene) -> Goal:
     owed = [(person, money(scene.rng, 5, 80)) for person in people]
     content = "\n".join(f"{full_name(person)}: {amount:.2f}" for person, amount in owed)
     scene.plant(
-        "notes.notes", title=title, content=content, tags=("travel",), pinned=False, created_at=f"{scene.day(-3)}T20:00"
+        "notes.notes",
+        title=title,
+        content=content,
+        tags=("travel",),
+        pinned=False,
+        created_at=f"{scene.day(-3)}T20:00",
     )
     read = """
     note_id = apis.notes.search_notes(query=<title>, access_token=notes_token)[0]["note_id"]
@@ -109,12 +127,17 @@ def splitbill(scene: Scene) -> Goal:
                                 access_token=bank_token)
     """
     return Goal(
-        f'My note "{title}" says who owes me how much. Request the money from each of them with the description '
-        f'"{title}".',
+        f'My note "{title}" says who owes me how much. Request the money from each of them with the '
+        f'description "{title}".',
         (fill(read, title=title), fill(act, title=title), DONE),
         tuple(
             added(
-                "bank.requests", direction="sent", email=p["email"], amount=amount, description=title, status="pending"
+                "bank.requests",
+                direction="sent",
+                email=p["email"],
+                amount=amount,
+                description=title,
+                status="pending",
             )
             for p, amount in owed
         ),
@@ -160,8 +183,8 @@ def repay(scene: Scene) -> Goal:
     apis.phone.send_text_message(phone_number=person["phone_number"], text=<thanks>, access_token=phone_token)
     """
     return Goal(
-        f"{full_name(person)} has texted me how much I owe and what for. Send the money with what it is for as the "
-        f'description, then reply with the text message "{thanks}".',
+        f"{full_name(person)} has texted me how much I owe and what for. Send the money with what it is "
+        f'for as the description, then reply with the text message "{thanks}".',
         (find_contact(full_name(person)), fill(read), fill(act, thanks=thanks), DONE),
         (*sent_money(scene, (person["email"], amount, reason)), sent_text(scene, person, thanks)),
         lookups=(

@@ -46,11 +46,12 @@ def genrelist(scene: Scene) -> Goal:
     key = apis.music.create_playlist(title=<title>, access_token=music_token)["playlist_id"]
     for song in liked:
         if song["genre"] == <genre>:
-            apis.music.add_song_to_playlist(playlist_id=key, song_id=song["song_id"], access_token=music_token)
+            apis.music.add_song_to_playlist(playlist_id=key, song_id=song["song_id"],
+                                            access_token=music_token)
     """
     return Goal(
-        f'Create a playlist "{title}" with all the {genre} songs that I like, in the order in which my liked songs '
-        "are shown.",
+        f'Create a playlist "{title}" with all the {genre} songs that I like, in the order in which my '
+        f"liked songs are shown.",
         (LIKED, fill(code, title=title, genre=genre), DONE),
         (added("music.playlists", title=title, song_ids=keys),),
         lookups=("music.show_liked_songs", "music.create_playlist", "music.add_song_to_playlist"),
@@ -69,7 +70,10 @@ def topsong(scene: Scene) -> Goal:
     """
     return Goal(
         f"What is the title of the {'most' if most else 'least'} played song by {artist}?",
-        (fill(code, artist=artist, index=-1 if most else 0), 'apis.supervisor.complete_task(answer=song["title"])'),
+        (
+            fill(code, artist=artist, index=-1 if most else 0),
+            'apis.supervisor.complete_task(answer=song["title"])',
+        ),
         answer=answer,
         lookups=("music.search_songs",),
     )
@@ -119,11 +123,16 @@ def textlist(scene: Scene) -> Goal:
     apis.phone.send_text_message(phone_number=person["phone_number"], text=text, access_token=phone_token)
     """
     return Goal(
-        f'Text {full_name(person)} the titles of the songs of my playlist "{playlist["title"]}": in alphabetical order, '
-        "separated by a comma and a space.",
+        f'Text {full_name(person)} the titles of the songs of my playlist "{playlist["title"]}": in '
+        f"alphabetical order, separated by a comma and a space.",
         (fill(FIND_PLAYLIST, title=playlist["title"]), find_contact(full_name(person)), fill(code), DONE),
         (sent_text(scene, person, names),),
-        lookups=("music.show_playlists", "music.show_song", "phone.search_contacts", "phone.send_text_message"),
+        lookups=(
+            "music.show_playlists",
+            "music.show_song",
+            "phone.search_contacts",
+            "phone.send_text_message",
+        ),
     )
 
 

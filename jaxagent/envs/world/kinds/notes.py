@@ -73,8 +73,8 @@ def indexnote(scene: Scene) -> Goal:
     apis.notes.create_note(title=<title>, content=content, tags=[<tag>], access_token=notes_token)
     """
     return Goal(
-        f'Create a note titled "{title}" with the tag "{tag}". Its content is the titles of all my notes that '
-        f'have the tag "{tag}" now, one a line, in alphabetical order.',
+        f'Create a note titled "{title}" with the tag "{tag}". Its content is the titles of all my notes '
+        f'that have the tag "{tag}" now, one a line, in alphabetical order.',
         (fill(ALL_NOTES, tag=tag), fill(code, title=title, tag=tag), DONE),
         (added("notes.notes", title=title, content="\n".join(names), tags=(tag,), pinned=False),),
         lookups=("notes.search_notes", "notes.create_note"),
@@ -94,7 +94,8 @@ def retag(scene: Scene) -> Goal:
         apis.notes.add_tag(note_id=note["note_id"], tag=<new>, access_token=notes_token)
     """
     changes = [
-        updated("notes.notes", row["id"], tags=(*(tag for tag in row["tags"] if tag != old), new)) for row in chosen
+        updated("notes.notes", row["id"], tags=(*(tag for tag in row["tags"] if tag != old), new))
+        for row in chosen
     ]
     return Goal(
         f'Replace the tag "{old}" by the tag "{new}" on all my notes.',
@@ -110,7 +111,8 @@ def additem(scene: Scene) -> Goal:
     title = scene.rng.choice([chore for chore in CHORES if chore not in taken])
     due, priority = scene.day(scene.rng.randrange(2, 20)), scene.style.choice(["low", "high"])
     code = """
-    apis.todo.add_item(list_id=list_id, title=<title>, due_date=<due>, priority=<priority>, access_token=todo_token)
+    apis.todo.add_item(list_id=list_id, title=<title>, due_date=<due>, priority=<priority>,
+                       access_token=todo_token)
     """
     fields = {"title": title, "due_date": due, "priority": priority}
     return Goal(
@@ -172,10 +174,18 @@ def cleartodo(scene: Scene) -> Goal:
 
 def notetodo(scene: Scene) -> Goal:
     target, title = scene.pick("todo.lists"), f"{titles(scene.rng, 1)[0]} plan"
-    things = [f"{chore} ({title.split()[0].lower()})" for chore in scene.rng.sample(CHORES, scene.rng.randrange(3, 6))]
+    things = [
+        f"{chore} ({title.split()[0].lower()})"
+        for chore in scene.rng.sample(CHORES, scene.rng.randrange(3, 6))
+    ]
     created = f"{scene.day(-2)}T11:00"
     scene.plant(
-        "notes.notes", title=title, content="\n".join(f"- {x}" for x in things), tags=(), pinned=False, created_at=created
+        "notes.notes",
+        title=title,
+        content="\n".join(f"- {x}" for x in things),
+        tags=(),
+        pinned=False,
+        created_at=created,
     )
     read = """
     note_id = apis.notes.search_notes(query=<title>, access_token=notes_token)[0]["note_id"]

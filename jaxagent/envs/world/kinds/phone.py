@@ -33,7 +33,8 @@ def newcontact(scene: Scene) -> Goal:
                                  relationship=<relationship>, access_token=phone_token))
     """
     return Goal(
-        f"Add {first} {last} with the number {fields['phone_number']} to my contacts as a {fields['relationship']}.",
+        f"Add {first} {last} with the number {fields['phone_number']} to my contacts as a "
+        f"{fields['relationship']}.",
         (fill(code, **fields), DONE),
         (added("phone.contacts", email="", birthday="", **fields),),
         lookups=("phone.add_contact",),
@@ -47,7 +48,8 @@ def textall(scene: Scene) -> Goal:
     code = """
     people = pages(apis.phone.search_contacts, relationship=<who>, access_token=phone_token)
     for person in people:
-        apis.phone.send_text_message(phone_number=person["phone_number"], text=<text>, access_token=phone_token)
+        apis.phone.send_text_message(phone_number=person["phone_number"], text=<text>,
+                                     access_token=phone_token)
     print(len(people))
     """
     return Goal(
@@ -64,12 +66,15 @@ def forgetmessages(scene: Scene) -> Goal:
     for i in range(scene.rng.randrange(3, 9)):
         way = "received" if i % 3 else "sent"
         sent_at = f"{scene.day(-20 - i)}T10:00"
-        scene.plant("phone.messages", direction=way, phone_number=number, text=f"Hello again {i}", sent_at=sent_at)
+        scene.plant(
+            "phone.messages", direction=way, phone_number=number, text=f"Hello again {i}", sent_at=sent_at
+        )
     way = scene.style.choice(["received", "sent"])
     gone = scene.rows("phone.messages", phone_number=number, direction=way)
     word = "received from" if way == "received" else "sent to"
     code = """
-    found = pages(apis.phone.search_text_messages, phone_number=person["phone_number"], access_token=phone_token)
+    found = pages(apis.phone.search_text_messages, phone_number=person["phone_number"],
+                  access_token=phone_token)
     for message in found:
         if message["direction"] == <way>:
             apis.phone.delete_text_message(message_id=message["message_id"], access_token=phone_token)
@@ -93,7 +98,8 @@ def newnumber(scene: Scene) -> Goal:
         sent_at=f"{scene.day(-1)}T09:30",
     )
     read = """
-    found = pages(apis.phone.search_text_messages, query="my new number is", phone_number=person["phone_number"],
+    found = pages(apis.phone.search_text_messages, query="my new number is",
+                  phone_number=person["phone_number"],
                   access_token=phone_token)
     print(found)
     """

@@ -1,8 +1,8 @@
 """What a kind of task works on: a fresh world, a random stream for the task and one for its scenario.
 
 A kind plants what its task needs in the tables, works out the intended changes or the answer from them, and
-writes the instruction and the reference code. The code knows the instruction only: everything else it looks up
-through the APIs, with `<app>_token` and `pages` already defined (expert.py).
+writes the instruction and the reference code. The code knows the instruction only: everything else it
+looks up through the APIs, with `<app>_token` and `pages` already defined (expert.py).
 """
 
 from __future__ import annotations

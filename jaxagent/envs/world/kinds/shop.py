@@ -45,9 +45,13 @@ def cheapest(scene: Scene) -> Goal:
     print(product)
     """
     return Goal(
-        f'What is the name of the {"cheapest" if low else "most expensive"} product of the category "{category}" in '
+        f"What is the name of the {'cheapest' if low else 'most expensive'} product of the category "
+        f'"{category}" in '
         "the shop?",
-        (fill(code, category=category, index=0 if low else -1), 'apis.supervisor.complete_task(answer=product["name"])'),
+        (
+            fill(code, category=category, index=0 if low else -1),
+            'apis.supervisor.complete_task(answer=product["name"])',
+        ),
         answer=rows[0 if low else -1]["name"],
         lookups=("shop.search_products",),
     )
@@ -59,7 +63,8 @@ def fillcart(scene: Scene) -> Goal:
     quantity = scene.style.randrange(2, 6)
     code = """
     product = apis.shop.search_products(query=<name>, access_token=shop_token)[0]
-    print(apis.shop.set_cart_quantity(product_id=product["product_id"], quantity=<quantity>, access_token=shop_token))
+    print(apis.shop.set_cart_quantity(product_id=product["product_id"], quantity=<quantity>,
+                                      access_token=shop_token))
     """
     return Goal(
         f"Put {quantity} pieces of the {product['name']} into my shopping cart.",
@@ -127,11 +132,12 @@ def shoppinglist(scene: Scene) -> Goal:
     for line in note["content"].splitlines():
         quantity, name = line.split(" x ")
         product = apis.shop.search_products(query=name, access_token=shop_token)[0]
-        apis.shop.set_cart_quantity(product_id=product["product_id"], quantity=int(quantity), access_token=shop_token)
+        apis.shop.set_cart_quantity(product_id=product["product_id"], quantity=int(quantity),
+                                    access_token=shop_token)
     """
     return Goal(
-        f'Order what my note "{title}" lists, in this order, with my {card} card to my {address.lower()} address. My '
-        "cart is empty.",
+        f'Order what my note "{title}" lists, in this order, with my {card} card to my {address.lower()} '
+        f"address. My cart is empty.",
         (fill(read, title=title), fill(act), fill(ORDER, card=card, address=address), DONE),
         (order(scene, card, address, *items),),
         lookups=(
@@ -190,7 +196,8 @@ def tellbest(scene: Scene) -> Goal:
     apis.mail.send_email(recipient=person["email"], subject="Gift idea", body=body, access_token=mail_token)
     """
     return Goal(
-        f'Email {full_name(person)} the best rated product of the category "{category}" in the shop. The subject is "Gift '
+        f'Email {full_name(person)} the best rated product of the category "{category}" in the shop. The '
+        f'subject is "Gift '
         'idea", the text is the name and the price like this: "Orla pan: $12.50".',
         (fill(read, category=category), find_contact(full_name(person)), fill(act), DONE),
         (sent_email(scene, person["email"], "Gift idea", body),),
@@ -212,8 +219,8 @@ def halforder(scene: Scene) -> Goal:
                             access_token=bank_token)
     """
     return Goal(
-        f"Request half of the total of my latest shop order from {full_name(person)} in the bank app, with the description "
-        f'"{why}".',
+        f"Request half of the total of my latest shop order from {full_name(person)} in the bank app, "
+        f'with the description "{why}".',
         (fill(code), find_contact(full_name(person)), fill(act, why=why), DONE),
         (added("bank.requests", direction="sent", email=person["email"], amount=half, description=why),),
         lookups=("shop.show_orders", "phone.search_contacts", "bank.request_money"),
@@ -223,12 +230,15 @@ def halforder(scene: Scene) -> Goal:
 def doublecart(scene: Scene) -> Goal:
     code = """
     for row in apis.shop.show_cart(access_token=shop_token):
-        apis.shop.set_cart_quantity(product_id=row["product_id"], quantity=2 * row["quantity"], access_token=shop_token)
+        apis.shop.set_cart_quantity(product_id=row["product_id"], quantity=2 * row["quantity"],
+                                    access_token=shop_token)
     """
     return Goal(
         "Double the quantity of everything in my shopping cart.",
         (fill(code), DONE),
-        tuple(updated("shop.cart", row["id"], quantity=2 * row["quantity"]) for row in scene.rows("shop.cart")),
+        tuple(
+            updated("shop.cart", row["id"], quantity=2 * row["quantity"]) for row in scene.rows("shop.cart")
+        ),
         lookups=("shop.show_cart", "shop.set_cart_quantity"),
     )
 
