@@ -48,8 +48,9 @@ def attend_xla(
     v: Float[Array, "B T K H"],
     segment_BT: Int[Array, "B T"],
 ) -> Float[Array, "B T N H"]:
-    """Reference, and the kernel of CPU runs: at most four blocks of queries, each reading only the keys before its
-    end, which saves up to half of the work. Heads lead, and the queries of one key head form one matrix product.
+    """Reference, and the kernel of CPU runs: at most four blocks of queries, each reading only the keys
+    before its end, which saves up to half of the work. Heads lead, and the queries of one key head form one
+    matrix product.
     """
     B, T, N, H = q.shape
     K = k.shape[2]

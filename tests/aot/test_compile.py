@@ -1,4 +1,5 @@
-"""The training forward and backward pass compiles for a real TPU target on this machine, splash kernel included."""
+"""The training forward and backward pass compiles for a real TPU target on this machine, splash kernel
+included."""
 
 import importlib.util
 import json
