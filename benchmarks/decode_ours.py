@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxagent.decode.buckets import Buckets
 from jaxagent.decode.engine import Engine
-from jaxagent.decode.scheduler import Buckets
 from jaxagent.model.spec import ModelSpec
 from jaxagent.model.transformer import create
 from jaxagent.types import GenerateRequest, SampleKey, Sampling

@@ -20,8 +20,9 @@ from flax import nnx
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
+from jaxagent.decode.buckets import Buckets
 from jaxagent.decode.programs import MAX_STOPS, Programs
-from jaxagent.decode.scheduler import Buckets, Job, common_prefix
+from jaxagent.decode.scheduler import Job, common_prefix
 from jaxagent.decode.worker import Counts, Decode, Event, Worker
 from jaxagent.errors import ConfigError, RolloutError
 from jaxagent.model.spec import ModelSpec

@@ -21,9 +21,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, UInt32
 
+from jaxagent.decode.buckets import Buckets
 from jaxagent.decode.handoff import hand_off
 from jaxagent.decode.sampling import Rule, sample, stream_keys
-from jaxagent.decode.scheduler import Buckets
 from jaxagent.model.cache import OFF, Cache, cache_shardings, copy_slots, init_cache, put, take
 from jaxagent.model.extend import Weights, extend, logits_VB
 from jaxagent.model.spec import ModelSpec

@@ -17,8 +17,9 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
+from jaxagent.decode.buckets import Buckets
 from jaxagent.decode.programs import COPIES, Programs, Rows, idle_rows, stream_name
-from jaxagent.decode.scheduler import Buckets, Copy, Job, Prefill, Scheduler, slot_of
+from jaxagent.decode.scheduler import Copy, Job, Prefill, Scheduler, slot_of
 from jaxagent.errors import DivergenceError, RolloutError
 from jaxagent.model.cache import OFF
 from jaxagent.model.extend import Weights

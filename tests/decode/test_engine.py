@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxagent.decode.scheduler import Buckets
+from jaxagent.decode.buckets import Buckets
 from jaxagent.errors import DivergenceError, RolloutError
 from jaxagent.types import Stop
 

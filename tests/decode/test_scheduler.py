@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jaxagent.decode.scheduler import Buckets, Copy, Job, Scheduler, common_prefix, slot_of
+from jaxagent.decode.buckets import Buckets
+from jaxagent.decode.scheduler import Copy, Job, Scheduler, common_prefix, slot_of
 from jaxagent.errors import ConfigError
 from jaxagent.types import GenerateRequest, SampleKey, Sampling
 

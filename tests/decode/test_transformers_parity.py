@@ -9,8 +9,8 @@ import pytest
 import torch
 import transformers
 
+from jaxagent.decode.buckets import Buckets
 from jaxagent.decode.engine import Engine
-from jaxagent.decode.scheduler import Buckets
 from jaxagent.model.hf import load_hf
 from jaxagent.model.transformer import abstract
 
