@@ -41,6 +41,8 @@ def build_policy(prepared: Prepared) -> Policy:
             "Start it on one host (for example a v5litepod-8 or v6e-8)"
         )
     mesh = make_mesh(MeshSpec(**config.mesh.model_dump())) if len(jax.devices()) > 1 else None
+    execution = Execution(mesh=mesh, temperature=config.rollout.temperature or 1.0)
+    _check_rows(prepared, execution)
     options = {"dtype": jnp.dtype(config.model.dtype), "remat": config.model.remat}
     if is_sizes(config.model.source):
         graphdef, params = create(prepared.model, seed=config.seed, **options)
@@ -51,8 +53,19 @@ def build_policy(prepared: Prepared) -> Policy:
     if prepared.lora is not None:
         graphdef, params = add_lora(graphdef, params, prepared.lora, seed=config.seed)
         params = params if mesh is None else place(params, mesh)
-    execution = Execution(mesh=mesh, temperature=config.rollout.temperature or 1.0)
     return Policy(graphdef, params, _partition(prepared), execution)
+
+
+def _check_rows(prepared: Prepared, execution: Execution) -> None:
+    """Rows and slots are split over the devices of the batch axes."""
+    config, shards = prepared.config, execution.row_shards
+    for stage in config.all_stages:
+        rows = (stage.pack or config.pack).rows
+        if rows % shards:
+            raise ConfigError(
+                f"pack.rows={rows} cannot be split over the {shards} devices of the mesh's data and fsdp axes; make it a "
+                f"multiple of {shards}, or give devices to mesh.tensor"
+            )
 
 
 def _partition(prepared: Prepared) -> Partition:

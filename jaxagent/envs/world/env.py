@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from jaxagent.envs.sandbox import Sandbox, SandboxLimits, SandboxResult
+from jaxagent.envs.sandbox import ApiError, Sandbox, SandboxLimits, SandboxResult
 from jaxagent.envs.world.engine import Tables, World, copy_tables
 from jaxagent.envs.world.goal import Goal, differences, evaluate
 from jaxagent.envs.world.tasks import LEVELS, build
@@ -69,7 +69,13 @@ class WorldEnv:
 
     def _call(self, app: str, api: str, arguments: dict[str, Any]) -> object:
         assert self._world is not None
-        return self._world.call(app, api, arguments)
+        try:
+            return self._world.call(app, api, arguments)
+        except ApiError:
+            raise
+        except Exception as error:
+            # A crash would drop the episode from its group: a way for an agent to dodge a bad verdict.
+            raise ApiError(500, f"Internal error: {type(error).__name__}") from error
 
     def _anchor(self) -> str:
         """Equal for episodes of a task whose worlds are in the same state."""
