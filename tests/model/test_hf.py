@@ -99,6 +99,12 @@ def test_folders_that_are_none(tmp_path):
         read_spec(folder)
 
 
+def test_a_name_that_cannot_be_downloaded():
+    """The test session is offline (HF_HUB_OFFLINE)."""
+    with pytest.raises(DataError, match="cannot download hf://nobody/nothing@main"):
+        load_hf("hf://nobody/nothing@main")
+
+
 def test_a_missing_shard_is_named(tmp_path):
     folder = tmp_path / "m"
     export_model(folder, *create(SPEC, seed=0), shard_bytes=20_000)

@@ -88,7 +88,9 @@ def test_bf16_compute_keeps_float32_parameters_and_stays_close():
     np.testing.assert_allclose(narrow.astype(jnp.float32), wide, atol=0.1)
 
 
-def test_initial_values():
+@pytest.mark.parametrize("one_draw", [1 << 26, 10], ids=["one draw", "leaf by leaf"])
+def test_initial_values(one_draw, monkeypatch):
+    monkeypatch.setattr("jaxagent.model.transformer.ONE_DRAW", one_draw)
     _, params = create(SPEC, seed=0)
     _, other = create(SPEC, seed=1)
     q = params["layers"]["q"][...]
