@@ -1,14 +1,16 @@
 """Copy drills: short exchanges that teach a model trained from scratch to copy what it sees.
 
 A tiny model finds the copying circuit ("induction") late or never from demonstrations alone, and without it every
-name and number of a call is a guess. Two kinds, drawn at random:
+name and number of a call is a guess. Three kinds, drawn at random:
 
-    repeat   mezo 481 "hofu" lano            →   mezo 481 "hofu" lano
-    look up  {"mezo": 481, "hofu": "lano"} mezo   →   481
+    repeat   mezo 481 "hofu" lano                          →   mezo 481 "hofu" lano
+    look up  {"mezo": 481, "hofu": "lano"} mezo            →   481
+    field    {"name": "mezo", "code": "4817"} code         →   "4817"
 """
 
 from __future__ import annotations
 
+import json
 from random import Random
 
 from jaxagent.types import Message
@@ -18,14 +20,28 @@ CONSONANTS, VOWELS = "bcdfghjklmnpqrstvwxyz", "aeiou"
 
 def drill(rng: Random) -> list[Message]:
     """One exchange: what is shown, and the copy."""
-    if rng.random() < 0.5:
-        shown = " ".join(_literal(rng) for _ in range(rng.randint(3, 8)))
-        return [Message("user", shown), Message("assistant", shown)]
+    shown, copy = rng.choice((_repeat, _look_up, _field))(rng)
+    return [Message("user", shown), Message("assistant", copy)]
+
+
+def _repeat(rng: Random) -> tuple[str, str]:
+    shown = " ".join(_literal(rng) for _ in range(rng.randint(3, 8)))
+    return shown, shown
+
+
+def _look_up(rng: Random) -> tuple[str, str]:
     keys = [_word(rng) for _ in range(rng.randint(3, 6))]
     values = [_literal(rng) for _ in keys]
     asked = rng.randrange(len(keys))
     table = ", ".join(f'"{key}": {value}' for key, value in zip(keys, values))
-    return [Message("user", f"{{{table}}} {keys[asked]}"), Message("assistant", values[asked])]
+    return f"{{{table}}} {keys[asked]}", values[asked]
+
+
+def _field(rng: Random) -> tuple[str, str]:
+    """Read a field of a JSON record: texts, numbers, and numbers written as texts."""
+    record = {_word(rng): rng.choice((_word(rng), rng.randint(1, 999), str(rng.randint(1000, 9999)))) for _ in range(3)}
+    asked = rng.choice(list(record))
+    return f"{json.dumps(record)} {asked}", json.dumps(record[asked])
 
 
 def _word(rng: Random) -> str:
