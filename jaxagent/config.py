@@ -10,12 +10,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from jaxagent.errors import ConfigError
+
+R = TypeVar("R", bound="Record")  # `Self` would break the tests: beartype refuses it on single methods
 
 
 class Record(BaseModel):
@@ -24,7 +26,7 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @classmethod
-    def parse(cls, values: Mapping[str, Any], where: str = "") -> Self:
+    def parse(cls: type[R], values: Mapping[str, Any], where: str = "") -> R:
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -83,7 +85,7 @@ class TokenizerConfig(Record):
 
     source: str = "model"
     vocab_size: int = Field(512, ge=300)
-    template: Literal["qwen2.5", "qwen3", "plain", "chatml"] = "qwen3"
+    template: str = "qwen3"
 
 
 class EnvConfig(Record):
@@ -103,7 +105,11 @@ class MeshConfig(Record):
 
 
 class RolloutConfig(Record):
-    """Limits of an episode and size of the decoder. `context` and `max_tokens` are in tokens."""
+    """Limits of an episode and size of the decoder. `context` and `max_tokens` are in tokens.
+
+    slots: sessions whose KV is kept, and live episodes. cache_buckets: shorter cache lengths that are compiled too.
+    query_buckets, prefill_rows: shapes of prefill calls. tokens_per_call: tokens sampled before new requests join.
+    """
 
     max_steps: int = Field(ge=1)
     max_tokens: int = Field(ge=1)
@@ -111,6 +117,8 @@ class RolloutConfig(Record):
     slots: int = Field(32, ge=1)
     cache_buckets: tuple[int, ...] = ()
     query_buckets: tuple[int, ...] = (32, 128)
+    prefill_rows: int = Field(8, ge=1)
+    tokens_per_call: int = Field(16, ge=1)
     temperature: float = Field(1.0, ge=0)
     top_k: int = Field(0, ge=0)
     top_p: float = Field(1.0, gt=0, le=1)
@@ -120,7 +128,7 @@ class RolloutConfig(Record):
     step_seconds: float = Field(120.0, gt=0)
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _fits(self) -> RolloutConfig:
         if self.max_tokens >= self.context:
             raise ValueError(
                 f"max_tokens={self.max_tokens} leaves no room for a prompt in context={self.context}; "
@@ -130,17 +138,25 @@ class RolloutConfig(Record):
 
 
 class PackConfig(Record):
-    """Shape of a training micro-batch: `rows` of `length` tokens, of which `scored` reach the LM head."""
+    """Shape of a training micro-batch: `rows` of `length` tokens, of which `scored` (0: all) may reach the LM head.
 
-    rows: int = Field(8, ge=1)
-    length: int = Field(256, ge=8)
-    scored: int = Field(128, ge=1)
+    Unused slots are skipped, so a small `scored` saves little; it must hold what an episode can sample.
+    """
+
+    rows: int = Field(default=8, ge=1)
+    length: int = Field(default=256, ge=8)
+    scored: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _fits(self) -> PackConfig:
         if self.scored > self.length:
             raise ValueError(f"scored={self.scored} tokens cannot come from rows of length={self.length}; lower scored")
         return self
+
+    @property
+    def slots(self) -> int:
+        """Scored tokens a row can hold."""
+        return self.scored or self.length
 
 
 class EvalConfig(Record):
@@ -150,6 +166,7 @@ class EvalConfig(Record):
     limit: int = Field(0, ge=0)  # tasks per split; 0 is all
     sampled: bool = True
     every: int = Field(0, ge=0)
+    at_start: bool = True
     max_steps: int = Field(0, ge=0)  # 0: as in rollout
 
 
@@ -165,6 +182,7 @@ class StageConfig(Record):
     name: str = ""
     options: dict[str, Any] = {}
     pack: PackConfig | None = None
+    evaluate: bool = True  # measure all eval.splits when the stage ends
 
 
 class RunConfig(Record):
@@ -176,6 +194,7 @@ class RunConfig(Record):
     mesh: MeshConfig = MeshConfig()
     rollout: RolloutConfig
     pack: PackConfig = PackConfig()
+    warm_start: tuple[StageConfig, ...] = ()  # run before `stages`; apart, so that run files can share it
     stages: tuple[StageConfig, ...] = Field(min_length=1)
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -183,14 +202,26 @@ class RunConfig(Record):
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
-        longest = max((stage.pack or self.pack).length for stage in self.stages)
-        if longest < self.rollout.context:
-            raise ValueError(
-                f"pack.length={longest} is shorter than rollout.context={self.rollout.context}: an episode that "
-                "fills its context could not be trained on; raise pack.length or lower rollout.context"
-            )
+    def _fits(self) -> RunConfig:
+        sampled = min(self.rollout.context, self.rollout.max_steps * self.rollout.max_tokens)
+        for stage in self.stages:
+            shape = stage.pack or self.pack
+            if shape.length < self.rollout.context:
+                raise ValueError(
+                    f"pack.length={shape.length} is shorter than rollout.context={self.rollout.context}: an episode "
+                    "that fills its context could not be trained on; raise pack.length or lower rollout.context"
+                )
+            if shape.slots < sampled:
+                raise ValueError(
+                    f"pack.scored={shape.scored} is less than the {sampled} tokens that an episode can sample "
+                    "(rollout.context, or max_steps x max_tokens); raise it, or set it to 0"
+                )
         return self
+
+    @property
+    def all_stages(self) -> tuple[StageConfig, ...]:
+        """Every stage in the order of the run."""
+        return self.warm_start + self.stages
 
 
 def read_run(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:

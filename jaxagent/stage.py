@@ -9,7 +9,7 @@ and one recipe file. This file imports no jax: loss functions are referred to, n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -79,7 +79,7 @@ class Teacher:
     """Score the same action tokens under another context and/or other weights.
 
     prompt:  trajectory -> opening messages of the teacher's context, or None if there is no teacher for it.
-    weights: "current" (synchronised at the start of the iteration) | "initial" (frozen) | "reference".
+    weights: "current" (as at the start of the iteration) | "reference" (frozen: as at the start of the stage).
     """
 
     prompt: Callable[[Trajectory], Any | None]
@@ -91,6 +91,8 @@ class Update:
     """How an iteration's samples become optimiser steps.
 
     minibatch: trajectories per optimiser step; 0 means all of them (one step an epoch).
+    steps_per_iteration: optimiser steps of a full iteration; a decaying schedule needs it to know its length.
+    adam_learning_rate: with optimizer "muon", the rate of what is not a matrix; None is learning_rate.
     kl_stop:   end the iteration when |mean trajectory log-ratio| exceeds it; 0 is off.
     """
 
@@ -102,6 +104,8 @@ class Update:
     betas: tuple[float, float] = (0.9, 0.999)
     warmup_steps: int = 0
     schedule: str = "constant"
+    steps_per_iteration: int = 0
+    adam_learning_rate: float | None = None
     max_grad_norm: float = 1.0
     kl_stop: float = 0.0
     max_nan: int = 20
@@ -111,8 +115,9 @@ class Update:
 class Stage:
     """One phase of a run. See the module docstring for the flow.
 
-    needs: log-prob streams scored by the trainer before credit ("old", "reference"). Without "old" the
-           update takes the current log-probs as old ones, which is exact for a single on-policy step.
+    needs: log-prob streams scored by the trainer before credit: "old" (the parameters at the start of the
+           iteration), "reference" (at the start of the stage). Without "old" the update takes the current
+           log-probs as old ones, which is exact for a single on-policy step.
     """
 
     name: str
@@ -127,5 +132,8 @@ class Stage:
     teacher: Teacher | None = None
     needs: tuple[str, ...] = ()
     sampling: Sampling | None = None
-    eval_every: int = 0
-    alarms: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def keeps_reference(self) -> bool:
+        """Whether the parameters of the stage's start must be kept."""
+        return "reference" in self.needs or (self.teacher is not None and self.teacher.weights == "reference")

@@ -9,34 +9,29 @@ Out: trained parameters in the runtime, metrics in the run folder. The order ins
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from jaxagent.checks import check_groups, check_parity
+from jaxagent.checks import check_parity, mismatch_metrics
+from jaxagent.credit.stats import credit_metrics, group_metrics
 from jaxagent.learner import Learner
-from jaxagent.runtime import Collected, Runtime
+from jaxagent.rollouts import Collected
+from jaxagent.runtime import Place, Runtime
 from jaxagent.stage import Plan, Stage
 from jaxagent.teacher import taught
 from jaxagent.types import Credited, Group, Metrics
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a run stands: everything before this iteration of this stage is done."""
-
-    stage: int = 0
-    iteration: int = 0
-
-
 def train(stages: Sequence[Stage], run: Runtime) -> None:
-    """Run every stage to its end, from wherever the newest checkpoint stands. Stops early on a preemption."""
+    """Run every stage to its end, from wherever the newest checkpoint stands. Raises Preempted when asked to stop."""
     place = run.restore(stages)
-    for index, stage in enumerate(stages[place.stage :], place.stage):
-        learner = run.begin(stage, index)
-        start = place.iteration if index == place.stage else 0
-        for iteration in range(start, stage.iterations):
+    for index in range(place.stage, len(stages)):
+        stage = stages[index]
+        learner = run.begin(stage, index, place)
+        first = place.iteration if index == place.stage else 0
+        for iteration in range(first, stage.iterations):
             metrics = iterate(stage, run, learner, iteration)
             done = Place(index, iteration + 1) if iteration + 1 < stage.iterations else Place(index + 1)
             run.finish_iteration(stages, done, metrics)
@@ -47,39 +42,41 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
     clock = Clock()
     collected = collect(stage, run, iteration)
     clock.lap("collect")
-    groups = score(collected.groups, stage, learner)
-    if run.first_rollout(collected) and "old" not in stage.needs:
+    groups = collected.groups
+    if run.first_rollout(groups):
         check_parity(learner.score(groups, "old"), run.parity_tolerance)
+    for stream in stage.needs:  # the sampler's own log-probs are never used as old ones
+        groups = learner.score(groups, stream)
     clock.lap("score")
-    credited = credit(stage, reward(stage, groups))
-    credited = taught(credited, stage.teacher, learner, run.renderer)
+    groups = rewarded(stage, groups)
+    credited = credit(stage, groups)
+    run.show(credited)
+    taught_credit = taught(credited, stage.teacher, learner, run.renderer)
     clock.lap("teacher")
-    samples = stage.samples(credited)
-    metrics = learner.update(samples, stage.terms, seed=(run.seed, iteration))
+    metrics = learner.update(stage.samples(taught_credit), seed=(run.seed, run.stage_index, iteration))
     clock.lap("update")
     if metrics["update/steps"]:
         run.hand_off(learner)
     clock.lap("hand_off")
+    if "old" in stage.needs:
+        metrics |= mismatch_metrics(groups)
     observed = stage.source.observe(groups)
-    return {**collected.metrics, **check_groups(groups), **credit_metrics(credited), **metrics, **observed, **clock.times}
+    measured = {**group_metrics(groups), **credit_metrics(credited)} if stage.credit else {}
+    return {**collected.metrics, **measured, **metrics, **observed, **clock.times()}
 
 
 def collect(stage: Stage, run: Runtime, iteration: int) -> Collected:
     """The iteration's groups: rolled out by the current policy, or ready ones (demonstrations)."""
     work = stage.source.next(iteration)
-    if work and isinstance(work[0], Plan):
-        return run.rollout(work, stage.sampling, iteration)
-    return Collected(tuple(work), {})
+    plans = [item for item in work if isinstance(item, Plan)]
+    if not plans:
+        return Collected(tuple(item for item in work if isinstance(item, Group)), {})
+    assert stage.sampling is not None, f"stage {stage.name} has plans to roll out but no sampling rule"
+    return run.rollout(plans, stage.sampling, iteration)
 
 
-def score(groups: Sequence[Group], stage: Stage, learner: Learner) -> Sequence[Group]:
-    """Add the token streams that the stage needs before credit; the sampler's own log-probs are never used as old."""
-    for stream in stage.needs:
-        groups = learner.score(groups, stream)
-    return groups
-
-
-def reward(stage: Stage, groups: Sequence[Group]) -> list[Group]:
+def rewarded(stage: Stage, groups: Sequence[Group]) -> list[Group]:
+    """Set every trajectory's return."""
     if stage.reward is None:
         return list(groups)
     return [
@@ -100,27 +97,17 @@ def credit(stage: Stage, groups: Sequence[Group]) -> list[Credited]:
     return stage.filter(credited) if stage.filter else credited
 
 
-def credit_metrics(credited: Sequence[Credited]) -> Metrics:
-    """Size of what will be trained on. Written for an empty list too: all groups may have been filtered."""
-    steps = np.concatenate([c.advantage_K for c in credited]) if credited else np.zeros(1, np.float32)
-    return {
-        "credit/trajectories": float(len(credited)),
-        "credit/advantage_mean": float(steps.mean()),
-        "credit/advantage_abs": float(np.abs(steps).mean()),
-    }
-
-
 class Clock:
-    """Wall seconds between laps, by name."""
+    """Wall seconds between laps, by name, and in all."""
 
     def __init__(self) -> None:
-        self.times: dict[str, float] = {}
-        self._last = time.perf_counter()
+        self._laps: dict[str, float] = {}
+        self._start = self._last = time.perf_counter()
 
     def lap(self, name: str) -> None:
         now = time.perf_counter()
-        self.times[f"seconds/{name}"] = now - self._last
+        self._laps[f"seconds/{name}"] = now - self._last
         self._last = now
 
-
-Streams = Mapping[str, np.ndarray]
+    def times(self) -> Metrics:
+        return {**self._laps, "seconds/total": time.perf_counter() - self._start}

@@ -17,4 +17,6 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-install_import_hook("jaxagent", "beartype.beartype")
+# The packages whose functions take arrays. The hook slows imports, so the others do without it.
+ARRAY_PACKAGES = ("batch", "credit", "decode", "eval", "kernels", "learn", "mesh", "model", "rollout", "types")
+install_import_hook([f"jaxagent.{name}" for name in ARRAY_PACKAGES], "beartype.beartype")

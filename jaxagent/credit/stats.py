@@ -1,6 +1,7 @@
 """What the log says about groups and advantages. Every mean of nothing is left out, never NaN.
 
-Names: reward/*, group/*, adv/*, step/*. The metrics describe what was rolled out, before any filter.
+Names: reward/*, group/*, adv/*, step/*. `group_metrics` sees what was rolled out, `credit_metrics` what it
+is given: before or after a filter.
 """
 
 from __future__ import annotations

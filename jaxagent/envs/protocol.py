@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Protocol, runtime_checkable
-
-import numpy as np
 
 from jaxagent.types import Action, Evaluation, Message, Metrics, Prompt, StepResult, Task, Trajectory
 
@@ -53,6 +52,7 @@ class EnvSpec:
     metrics:   trajectories (several per task possible) -> the benchmark's own metrics, e.g. tgc and sgc.
     max_steps: the benchmark's step limit; runs may lower it.
     expert:    (task, rng, sloppiness in [0, 1]) -> a scripted policy for demonstrations; 0 never errs.
+    rehearse:  like `make`, for the expert's own play in the trainer's process: trusted code, no sandbox needed.
     """
 
     name: str
@@ -63,7 +63,8 @@ class EnvSpec:
     observe: Callable[[str], Message]
     metrics: Callable[[Sequence[Trajectory]], Metrics]
     max_steps: int
-    expert: Callable[[Task, np.random.Generator, float], ScriptedPolicy] | None = None
+    expert: Callable[[Task, Random, float], ScriptedPolicy] | None = None
+    rehearse: Callable[[], Env] | None = None
     max_observation_chars: int = 16_000
     worker: Mapping[str, float] = field(
         default_factory=dict

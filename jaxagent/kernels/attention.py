@@ -18,6 +18,7 @@ from jaxagent.errors import ConfigError
 from jaxagent.mesh.rules import CONTEXT, TENSOR, partition, platform
 
 Kernel = Literal["auto", "xla", "splash"]
+LONG = 1024  # tokens of a row
 SAVED = "attention"  # checkpoint name: a remat policy may keep the attention's output
 
 
@@ -47,31 +48,36 @@ def attend_xla(
     v: Float[Array, "B T K H"],
     segment_BT: Int[Array, "B T"],
 ) -> Float[Array, "B T N H"]:
-    """Reference. Query blocks read only the keys before their end, which saves up to half of the work; each
-    block's scores [B, N, block, keys] are recomputed in the backward pass: one block is alive at a time."""
-    T = q.shape[1]
-    block = max(256, -(-T // 8))
+    """Reference, and the kernel of CPU runs: at most four blocks of queries, each reading only the keys
+    before its end, which saves up to half of the work. Heads lead, and the queries of one key head form one
+    matrix product.
+    """
+    B, T, N, H = q.shape
+    K = k.shape[2]
+    q = q.reshape(B, T, K, N // K, H).transpose(0, 2, 3, 1, 4)
+    k, v = k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3)
+    # Long rows recompute each block's scores in the backward pass, so that one block is alive at a time.
+    piece = jax.checkpoint(_attend_block) if T > LONG else _attend_block
+    block = max(64, -(-T // 4))
     outs = []
     for start in range(0, T, block):
         stop = min(start + block, T)
-        piece = _attend_block if block >= T else jax.checkpoint(_attend_block)
-        outs.append(
-            piece(q[:, start:stop], k[:, :stop], v[:, :stop], segment_BT[:, start:stop], segment_BT[:, :stop])
-        )
-    return outs[0] if len(outs) == 1 else jnp.concatenate(outs, axis=1)
+        segments = segment_BT[:, start:stop], segment_BT[:, :stop]
+        outs.append(piece(q[:, :, :, start:stop], k[:, :, :stop], v[:, :, :stop], *segments))
+    out = outs[0] if len(outs) == 1 else jnp.concatenate(outs, axis=3)
+    return out.transpose(0, 3, 1, 2, 4).reshape(B, T, N, H)
 
 
 def _attend_block(q: Array, k: Array, v: Array, q_segment: Array, k_segment: Array) -> Array:
-    """Queries that are the last q.shape[1] of the k.shape[1] tokens."""
-    B, t, N, H = q.shape
-    s, K = k.shape[1:3]
-    grouped = q.reshape(B, t, K, N // K, H)
-    scores = jnp.einsum("btkgh,bskh->bkgts", grouped, k, preferred_element_type=jnp.float32) * H**-0.5
+    """q [B, K, G, t, H]: the last t of the s tokens of k and v [B, K, s, H]. Returns q's shape."""
+    B, K, G, t, H = q.shape
+    s = k.shape[2]
+    scores = jnp.einsum("bkmh,bksh->bkms", q.reshape(B, K, G * t, H), k, preferred_element_type=jnp.float32)
     causal = (jnp.arange(t) + (s - t))[:, None] >= jnp.arange(s)[None]
     mask = causal[None] & (q_segment[:, :, None] == k_segment[:, None, :])
-    scores = jnp.where(mask[:, None, None], scores, -1e30)
-    probs = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-    return jnp.einsum("bkgts,bskh->btkgh", probs, v).reshape(B, t, N, H)
+    scores = jnp.where(mask[:, None, None], scores.reshape(B, K, G, t, s) * H**-0.5, -1e30)
+    probs = jax.nn.softmax(scores, axis=-1).astype(v.dtype).reshape(B, K, G * t, s)
+    return jnp.einsum("bkms,bksh->bkmh", probs, v).reshape(q.shape)
 
 
 def attend_splash(

@@ -57,15 +57,22 @@ def attention(
 ) -> tuple[Float[Array, "B T D"], Any]:
     """Projections, per-head norms, rotary, `attend`, output projection."""
     B, T = x.shape[:2]
-    q = project(weights, "q", x, lora_scale).reshape(B, T, spec.heads, spec.head_dim)
-    k = project(weights, "k", x, lora_scale).reshape(B, T, spec.kv_heads, spec.head_dim)
-    v = project(weights, "v", x, lora_scale).reshape(B, T, spec.kv_heads, spec.head_dim)
-    if spec.qk_norm:
-        q = rms_norm(q, weights["q_norm"], spec.norm_eps)
-        k = rms_norm(k, weights["k_norm"], spec.norm_eps)
-    q = constrain(rotate(q, tables), "batch", "sequence", "heads", None)
-    k = constrain(rotate(k, tables), "batch", "sequence", "kv_heads", None)
-    v = constrain(v, "batch", "sequence", "kv_heads", None)
+
+    def heads(name: str, count: int, axis: str) -> Array:
+        y = project(weights, name, x, lora_scale).reshape(B, T, count, spec.head_dim)
+        y = constrain(y, "batch", "sequence", axis, None)
+        if name == "v":
+            return y
+        if spec.qk_norm:
+            y = rms_norm(y, weights[f"{name}_norm"], spec.norm_eps)
+        # Again after the rotation: without both, its halves are split over tokens and exchanged in each pass.
+        return constrain(rotate(y, tables), "batch", "sequence", axis, None)
+
+    q, k, v = (
+        heads("q", spec.heads, "heads"),
+        heads("k", spec.kv_heads, "kv_heads"),
+        heads("v", spec.kv_heads, "kv_heads"),
+    )
     out, extra = attend(q, k, v)
     out = out.reshape(B, T, spec.heads * spec.head_dim)
     return project(weights, "o", constrain(out, "batch", "sequence", "heads"), lora_scale), extra
@@ -88,9 +95,9 @@ def block(
     lora_scale: float,
 ) -> tuple[Float[Array, "B T D"], Any]:
     """x + attention(norm(x)), then x + mlp(norm(x)). Returns (x, `attend`'s second value)."""
-    normed = rms_norm(x, weights["attn_norm"], spec.norm_eps)
+    normed = constrain(rms_norm(x, weights["attn_norm"], spec.norm_eps), "batch", "sequence", None)
     out, extra = attention(spec, weights, normed, tables, attend, lora_scale)
     x = constrain(x + out, "batch", "residual", None)
-    normed = rms_norm(x, weights["mlp_norm"], spec.norm_eps)
+    normed = constrain(rms_norm(x, weights["mlp_norm"], spec.norm_eps), "batch", "sequence", None)
     out = experts(spec, weights, normed) if spec.experts else mlp(weights, normed, lora_scale)
     return constrain(x + out, "batch", "residual", None), extra

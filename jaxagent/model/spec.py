@@ -109,7 +109,7 @@ class ModelSpec:
     max_positions: int = 32_768
     experts: int = 0
     experts_per_token: int = 0
-    norm_topk: bool = True
+    norm_topk: bool = False
     init_std: float = 0.02
     bos: int | None = None
     eos: tuple[int, ...] = ()

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,13 @@ from jaxagent.model.layer import block, rms_norm
 from jaxagent.model.rope import rope_tables
 from jaxagent.model.spec import LoraSpec, ModelSpec
 
-Remat = Literal["none", "full", "dots", "attention"]
+REMAT: Mapping[
+    str, Callable[..., bool] | None
+] = {  # policy of jax.checkpoint; "none" is no checkpoint at all
+    "full": None,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "attention": jax.checkpoint_policies.save_only_these_names(SAVED),
+}
 ONE_DRAW = 1 << 26  # numbers drawn by one generator call; larger models draw leaf by leaf
 
 
@@ -133,13 +139,15 @@ class Transformer(nnx.Module):
         rngs: nnx.Rngs,
         dtype: DTypeLike = jnp.float32,
         param_dtype: DTypeLike = jnp.float32,
-        remat: Remat = "none",
+        remat: str = "none",
         lora: LoraSpec | None = None,
         kernel: Kernel = "auto",
     ):
         self.spec, self.lora_spec = spec, lora
         self.dtype = jnp.dtype(dtype)
-        self.remat: Remat = remat
+        if remat not in ("none", *REMAT):
+            raise ConfigError(f"remat={remat!r} is unknown; known: none, {', '.join(REMAT)}")
+        self.remat = remat
         self.kernel: Kernel = kernel
         values = jax.tree.map(lambda x: x.astype(param_dtype), _initial(spec, lora, rngs.params()))
         self.embed = nnx.Param(values["top"]["embed"])
@@ -194,19 +202,12 @@ class Transformer(nnx.Module):
         return self.normed(x)
 
 
-def rematerialised(body, remat: Remat):
+def rematerialised(body: Callable[..., Any], remat: str) -> Callable[..., Any]:
     """`body` with the named recomputation policy."""
     if remat == "none":
         return body
-    policies = {
-        "full": None,
-        "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-        "attention": jax.checkpoint_policies.save_only_these_names(SAVED),
-    }
-    if remat not in policies:
-        raise ConfigError(f"remat={remat!r} is unknown; known: none, {', '.join(policies)}")
     # prevent_cse is needed outside of a scan only, and costs speed inside one.
-    return jax.checkpoint(body, policy=policies[remat], prevent_cse=False)
+    return jax.checkpoint(body, policy=REMAT[remat], prevent_cse=False)
 
 
 def create(spec: ModelSpec, *, seed: int, **options) -> tuple[nnx.GraphDef, nnx.State]:

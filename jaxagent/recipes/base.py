@@ -23,6 +23,7 @@ class Materials:
 
     name:        the stage's name in metrics and checkpoints.
     sampling:    the run's training-time sampling rule.
+    row:         tokens of a training row; nothing longer can be learnt from.
     demonstrate: (tasks, sloppiness in [0, 1]) -> demonstration groups by the environment's scripted expert.
     """
 
@@ -31,6 +32,7 @@ class Materials:
     tasks: Sequence[Task]
     renderer: Renderer
     sampling: Sampling
+    row: int
     seed: int
     demonstrate: Callable[[Sequence[Task], float], list[Group]]
 

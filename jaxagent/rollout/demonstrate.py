@@ -1,87 +1,103 @@
 """Demonstrations: episodes played by an environment's scripted expert, as trajectories of the same form as rollouts.
 
-In: a spec with an `expert`, tasks. Out: Trajectory records whose assistant tokens carry the action mask, with
-behaviour log-prob 0 (nobody sampled them). Environments run in this process, one after the other: the expert is
-our own code. Not its job: choosing what to train on (batch/targets.py).
+`play` runs the environment, in this process: the expert is our own code. `tokens` renders what was played, with
+the action mask on the assistant's tokens and behaviour log-prob 0 (nobody sampled them). The two are apart because
+a tokenizer may be trained on what was played. Not its job: choosing what to learn from (batch/targets.py).
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
 
 import numpy as np
 
 from jaxagent.chat.render import Renderer
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.errors import ConfigError
-from jaxagent.types import Message, Segment, Status, Step, Stop, Task, Trajectory
+from jaxagent.types import Action, Evaluation, Message, Prompt, Segment, Status, Step, StepResult, Stop, Task, Trajectory
 
 
-def demonstrate(
-    spec: EnvSpec, task: Task, renderer: Renderer, *, rng: np.random.Generator, sloppiness: float = 0.0
-) -> Trajectory:
+@dataclass(frozen=True)
+class Played:
+    """One scripted episode before tokenisation: texts[k] answered results[k] and led to results[k + 1]."""
+
+    task: Task
+    prompt: Prompt
+    texts: tuple[str, ...]
+    actions: tuple[Action, ...]
+    results: tuple[StepResult, ...]
+    evaluation: Evaluation
+
+    def messages(self, spec: EnvSpec) -> list[Message]:
+        """The whole conversation. The last observation is left out: nobody reads it."""
+        messages = list(self.prompt.messages)
+        for k, text in enumerate(self.texts):
+            if k:
+                messages.append(spec.observe(self.results[k].observation))
+            messages.append(Message("assistant", text))
+        return messages
+
+
+def play(spec: EnvSpec, task: Task, *, rng: Random, sloppiness: float = 0.0) -> Played:
     """Play one episode by script. Raises ConfigError for an environment that has no expert."""
     if spec.expert is None:
-        raise ConfigError(f"environment {spec.name!r} has no scripted expert; give demonstrations as a file instead")
+        raise ConfigError(f"environment {spec.name!r} has no scripted expert; use the sft recipe's `file` instead")
     policy = spec.expert(task, rng, sloppiness)
-    env = spec.make()
+    env = (spec.rehearse or spec.make)()
     try:
-        result = env.reset(task)
-        prompt = spec.prompt(task, result)
-        tokens = _Tokens(renderer.open(prompt))
-        steps: list[Step] = []
-        while not result.done and len(steps) < spec.max_steps:
-            text = policy.act(result.observation)
-            message_ids = renderer.sampled(text)
-            tokens.add(message_ids, step=len(steps))
-            action = spec.parse(Message("assistant", text))
-            before, result = result, env.step(action)
-            steps.append(
-                Step(
-                    k=len(steps),
-                    observation_before=before.observation,
-                    text=text,
-                    ids_T=np.asarray(message_ids, np.int32),
-                    logprob_T=np.zeros(len(message_ids), np.float32),
-                    version=0,
-                    stop=Stop.STOP,
-                    action=action,
-                    exec_status=result.exec_status,
-                    observation_after=result.observation,
-                    reward=result.reward,
-                    anchor=before.anchor,
-                )
-            )
-            if not result.done:
-                tokens.add(renderer.reply(spec.observe(result.observation)), step=-1)
-        return Trajectory(
-            traj_id=f"{task.task_id}/demonstration",
-            task=task,
-            rollout=0,
-            status=Status.DONE if result.done else Status.STEP_LIMIT,
-            prompt=prompt,
-            steps=tuple(steps),
-            segments=(tokens.segment(),),
-            evaluation=env.evaluate(),
-        )
+        results = [env.reset(task)]
+        prompt = spec.prompt(task, results[0])
+        texts: list[str] = []
+        actions: list[Action] = []
+        while not results[-1].done and len(texts) < spec.max_steps:
+            texts.append(policy.act(results[-1].observation))
+            actions.append(spec.parse(Message("assistant", texts[-1])))
+            results.append(env.step(actions[-1]))
+        return Played(task, prompt, tuple(texts), tuple(actions), tuple(results), env.evaluate())
     finally:
         env.close()
 
 
-class _Tokens:
-    """A growing segment."""
+def tokens(played: Played, spec: EnvSpec, renderer: Renderer, number: int = 0) -> Trajectory:
+    """The trajectory of a played episode, in one segment. `number` tells several of one task apart."""
+    ids = list(renderer.open(played.prompt))
+    owner = [-1] * len(ids)
+    steps: list[Step] = []
+    for k, text in enumerate(played.texts):
+        if k:
+            reply = renderer.reply(spec.observe(played.results[k].observation))
+            ids, owner = ids + reply, owner + [-1] * len(reply)
+        sampled = renderer.sampled(text)
+        ids, owner = ids + sampled, owner + [k] * len(sampled)
+        steps.append(_step(played, k, sampled))
+    step_T = np.asarray(owner, np.int32)
+    behaviour_T = np.zeros(len(ids), np.float32)
+    return Trajectory(
+        traj_id=f"{played.task.task_id}/demonstration-{number}",
+        task=played.task,
+        rollout=number,
+        status=Status.DONE if played.results[-1].done else Status.STEP_LIMIT,
+        prompt=played.prompt,
+        steps=tuple(steps),
+        segments=(Segment(np.asarray(ids, np.int32), step_T >= 0, step_T, {"behaviour": behaviour_T}),),
+        evaluation=played.evaluation,
+    )
 
-    def __init__(self, prompt_ids: list[int]):
-        self.ids: list[int] = list(prompt_ids)
-        self.step: list[int] = [-1] * len(self.ids)
 
-    def add(self, ids: list[int], *, step: int) -> None:
-        self.ids += ids
-        self.step += [step] * len(ids)
-
-    def segment(self) -> Segment:
-        step_T = np.asarray(self.step, np.int32)
-        return Segment(
-            ids_T=np.asarray(self.ids, np.int32),
-            mask_T=step_T >= 0,
-            step_T=step_T,
-            logprobs={"behaviour": np.zeros(len(step_T), np.float32)},
-        )
+def _step(played: Played, k: int, sampled: list[int]) -> Step:
+    before, after = played.results[k], played.results[k + 1]
+    return Step(
+        k=k,
+        observation_before=before.observation,
+        text=played.texts[k],
+        ids_T=np.asarray(sampled, np.int32),
+        logprob_T=np.zeros(len(sampled), np.float32),
+        version=0,
+        stop=Stop.STOP,
+        action=played.actions[k],
+        exec_status=after.exec_status,
+        observation_after=after.observation,
+        reward=after.reward,
+        anchor=before.anchor,
+    )

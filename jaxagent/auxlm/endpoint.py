@@ -1,0 +1,122 @@
+"""Back end: any OpenAI-compatible `/chat/completions` endpoint. In: an `AuxRequest`. Out: the answer's text.
+
+Plain HTTP from the standard library, in threads of its own. 408, 409, 425, 429 and 5xx, broken connections
+and answers that are not the protocol's JSON can be tried again; every other status is a mistake of the
+configuration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from http.client import HTTPException
+from typing import Any
+
+from jaxagent.auxlm.client import AuxError, AuxRequest
+from jaxagent.errors import ConfigError
+
+RETRY_STATUS = (408, 409, 425, 429)
+MAX_ANSWER_BYTES = 8 * 2**20
+
+
+@dataclass(frozen=True)
+class EndpointConfig:
+    """Where to ask and how. The key is read from the environment variable `api_key_env`, never from a file.
+
+    base_url: up to and including the version, e.g. https://api.example.com/v1
+    """
+
+    base_url: str
+    model: str
+    api_key_env: str = ""
+    temperature: float = 0.0
+    max_tokens: int = 1024
+    timeout_s: float = 120.0
+    concurrency: int = 8
+
+
+class EndpointBackend:
+    """Owns the threads that wait for the endpoint."""
+
+    def __init__(self, config: EndpointConfig):
+        if not config.base_url.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"auxlm.base_url={config.base_url!r}: give a URL that starts with http:// or https://"
+            )
+        if config.api_key_env and config.api_key_env not in os.environ:
+            raise ConfigError(f"auxlm.api_key_env: the environment variable {config.api_key_env} is not set")
+        self.config = config
+        self.name = f"{config.base_url} {config.model} {config.temperature} {config.max_tokens}"
+        self._threads = ThreadPoolExecutor(config.concurrency, thread_name_prefix="auxlm")
+
+    async def __call__(self, request: AuxRequest) -> str:
+        loop = asyncio.get_running_loop()
+        return answer_text(await loop.run_in_executor(self._threads, self._post, self._body(request)))
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _body(self, request: AuxRequest) -> bytes:
+        body = {
+            "model": self.config.model,
+            "messages": [{"role": m.role, "content": m.content} for m in request.messages],
+            "temperature": self.config.temperature,
+            "max_tokens": self.config.max_tokens,
+        }
+        return json.dumps(body).encode()
+
+    def _post(self, body: bytes) -> bytes:
+        headers = {"Content-Type": "application/json", "User-Agent": "jaxagent"}
+        if self.config.api_key_env:
+            headers["Authorization"] = f"Bearer {os.environ[self.config.api_key_env]}"
+        url = self.config.base_url.rstrip("/") + "/chat/completions"
+        deadline = time.monotonic() + self.config.timeout_s
+        try:
+            request = urllib.request.Request(url, body, headers)
+            with urllib.request.urlopen(request, timeout=self.config.timeout_s) as response:
+                return _read(response, deadline)
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _status_error(error, url) from error
+        except (OSError, HTTPException) as error:  # refused, reset, timed out, cut in the middle
+            raise AuxError(f"{url}: {type(error).__name__}: {error}") from error
+
+
+def answer_text(data: bytes) -> str:
+    """The text in a chat completion. Raises AuxError when the answer is not one."""
+    try:
+        answer: Any = json.loads(data)
+        choice = answer["choices"][0]
+        text = choice["message"]["content"]
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise AuxError(f"not a chat completion ({type(error).__name__}): {data[:200]!r}") from error
+    if not isinstance(text, str) or not text:
+        raise AuxError(f"a chat completion without text (finish_reason {choice.get('finish_reason')!r})")
+    return text
+
+
+def _read(response: Any, deadline: float) -> bytes:
+    """The whole body; a server that trickles is cut at the deadline, an endless one at MAX_ANSWER_BYTES."""
+    parts, size = [], 0
+    while part := response.read1(65536):
+        parts.append(part)
+        size += len(part)
+        if time.monotonic() > deadline:
+            raise AuxError("the answer took longer than timeout_s")
+        if size > MAX_ANSWER_BYTES:
+            raise AuxError(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+    return b"".join(parts)
+
+
+def _status_error(error: urllib.error.HTTPError, url: str) -> AuxError:
+    detail = error.read(300).decode("utf-8", "replace")
+    again = error.code in RETRY_STATUS or error.code >= 500
+    after = error.headers.get("Retry-After", "")
+    wait = float(after) if again and after.replace(".", "", 1).isdigit() else 0.0
+    return AuxError(f"{url}: HTTP {error.code}: {detail}", retry=again, after_s=wait)

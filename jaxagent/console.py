@@ -1,0 +1,111 @@
+"""What a person sees while a run goes on: progress with rates and an ETA, and one line an iteration.
+
+On a terminal the bar is live (rich) and lines scroll above it; anywhere else there are plain lines, one an
+iteration, with the same numbers. The record is metrics.py's; nothing is stored here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from jaxagent.metrics import lookup
+
+# metric (found by `lookup`) -> (label, format); a line shows those that the iteration has, in this order.
+COLUMNS: dict[str, tuple[str, str]] = {
+    "reward/mean": ("reward", "{:.3f}"),
+    "reward/success": ("success", "{:.0%}"),
+    "loss/total": ("loss", "{:.4f}"),
+    "rollout/exec_fail": ("failed steps", "{:.0%}"),
+    "entropy": ("entropy", "{:.2f}"),
+    "rollout/turns": ("turns", "{:.1f}"),
+    "grad_norm": ("|g|", "{:.2f}"),
+    "seconds/total": ("time", "{:.1f}s"),
+}
+
+
+class RunConsole:
+    """Progress of one stage after another. `clock` is injectable for tests."""
+
+    def __init__(
+        self,
+        console: Console | None = None,
+        *,
+        columns: Mapping[str, tuple[str, str]] = COLUMNS,
+        clock: Callable[[], float] = time.monotonic,
+        window: int = 20,
+    ):
+        self._console = console or Console(stderr=True)
+        self._columns = columns
+        self._clock = clock
+        self._ticks: deque[tuple[float, int]] = deque(maxlen=window + 1)
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+        self._name, self._total, self._done = "", 0, 0
+
+    def start(self, name: str, total: int, *, done: int = 0) -> None:
+        """Begin a stage of `total` iterations, `done` of which are behind (a resumed run)."""
+        self.stop()
+        self._name, self._total, self._done = name, total, done
+        self._ticks.clear()
+        self._ticks.append((self._clock(), done))
+        if self._console.is_terminal:
+            self._progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[rate]}"),
+                console=self._console,
+                transient=True,
+            )
+            self._task = self._progress.add_task(escape(name), total=total, completed=done, rate="")
+            self._progress.start()
+
+    def iteration(self, number: int, metrics: Mapping[str, float], *, note: str = "") -> None:
+        """One finished iteration; `number` counts from 1."""
+        self._done = number
+        self._ticks.append((self._clock(), number))
+        line = self._line(number, metrics, note)
+        if self._progress is not None and self._task is not None:
+            self.message(line)
+            self._progress.update(self._task, completed=number, rate=self.rate())
+        else:
+            self.message(f"{line}  {self.rate()}".rstrip())
+
+    def message(self, text: str) -> None:
+        """A line between iterations: an evaluation, an alarm, a checkpoint."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def stop(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+        self._progress = self._task = None
+
+    def rate(self) -> str:
+        """Speed of the last iterations and what is left at that speed, e.g. "2.2 s/it, 1:06 left"."""
+        (then, before), (now, done) = self._ticks[0], self._ticks[-1]
+        if done <= before or now <= then:
+            return ""
+        seconds = (now - then) / (done - before)
+        speed = f"{seconds:.1f} s/it" if seconds >= 1 else f"{1 / seconds:.1f} it/s"
+        return f"{speed}, {duration(seconds * max(self._total - done, 0))} left"
+
+    def _line(self, number: int, metrics: Mapping[str, float], note: str) -> str:
+        shown: Sequence[str] = [
+            f"{label} {form.format(value)}"
+            for name, (label, form) in self._columns.items()
+            if (value := lookup(metrics, name)) is not None
+        ]
+        return "  ".join([f"{self._name} {number}/{self._total}", *shown, *([note] if note else [])])
+
+
+def duration(seconds: float) -> str:
+    """75 -> "1:15", 3675 -> "1:01:15"."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,38 @@
+"""Copy drills: short exchanges that teach a model trained from scratch to copy what it sees.
+
+A tiny model finds the copying circuit ("induction") late or never from demonstrations alone, and without it every
+name and number of a call is a guess. Two kinds, drawn at random:
+
+    repeat   mezo 481 "hofu" lano            →   mezo 481 "hofu" lano
+    look up  {"mezo": 481, "hofu": "lano"} mezo   →   481
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from jaxagent.types import Message
+
+CONSONANTS, VOWELS = "bcdfghjklmnpqrstvwxyz", "aeiou"
+
+
+def drill(rng: Random) -> list[Message]:
+    """One exchange: what is shown, and the copy."""
+    if rng.random() < 0.5:
+        shown = " ".join(_literal(rng) for _ in range(rng.randint(3, 8)))
+        return [Message("user", shown), Message("assistant", shown)]
+    keys = [_word(rng) for _ in range(rng.randint(3, 6))]
+    values = [_literal(rng) for _ in keys]
+    asked = rng.randrange(len(keys))
+    table = ", ".join(f'"{key}": {value}' for key, value in zip(keys, values))
+    return [Message("user", f"{{{table}}} {keys[asked]}"), Message("assistant", values[asked])]
+
+
+def _word(rng: Random) -> str:
+    return "".join(rng.choice(CONSONANTS) + rng.choice(VOWELS) for _ in range(rng.randint(1, 3)))
+
+
+def _literal(rng: Random) -> str:
+    """A bare word, a quoted word or a number."""
+    kind = rng.randrange(3)
+    return str(rng.randint(1, 9999)) if kind == 0 else f'"{_word(rng)}"' if kind == 1 else _word(rng)

@@ -1,0 +1,102 @@
+"""Records between the trainer's process and an environment worker.
+
+Requests are pickled (they come from us). Answers are JSON: what an environment returns is checked field by
+field, on both sides, and anything else is `EnvFailure("garbage")`; so `info` must be JSON-serialisable.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from jaxagent.errors import EnvFailure
+from jaxagent.types import Evaluation, ExecStatus, StepResult
+
+MAX_TEXT = 16 << 20  # characters of one observation; the rollout cuts far below that
+
+
+def encode(value: object) -> dict[str, Any]:
+    """A StepResult, an Evaluation or None as JSON-ready fields."""
+    if value is None:
+        return {"record": "none"}
+    if isinstance(value, StepResult):
+        if isinstance(value.observation, str) and len(value.observation) > MAX_TEXT:
+            raise EnvFailure("garbage", f"an observation of {len(value.observation)} characters")
+        fields: dict[str, Any] = {
+            "record": "step",
+            "observation": value.observation,
+            "exec_status": value.exec_status,
+            "done": value.done,
+            "reward": value.reward,
+            "anchor": value.anchor,
+            "info": dict(value.info),
+        }
+    elif isinstance(value, Evaluation):
+        fields = {
+            "record": "evaluation",
+            "success": value.success,
+            "passed": value.passed,
+            "total": value.total,
+            "failures": list(value.failures),
+            "info": dict(value.info),
+        }
+    else:
+        raise EnvFailure("garbage", f"the environment answered {type(value).__name__}, not a StepResult")
+    try:
+        return json.loads(json.dumps(fields, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise EnvFailure("garbage", f"the environment's answer is not JSON-serialisable: {exc}") from exc
+
+
+def decode_step(fields: Mapping[str, Any]) -> StepResult:
+    """Checked StepResult. Raises EnvFailure("garbage")."""
+    _expect(fields, "step")
+    reward = _typed(fields, "reward", (int, float))
+    status = _typed(fields, "exec_status", str)
+    if status not in {known.value for known in ExecStatus}:
+        raise EnvFailure("garbage", f"unknown exec_status {status!r}")
+    if not math.isfinite(reward):
+        raise EnvFailure("garbage", f"reward={reward}; it must be finite")
+    return StepResult(
+        observation=_text(_typed(fields, "observation", str)),
+        exec_status=ExecStatus(status),
+        done=_typed(fields, "done", bool),
+        reward=float(reward),
+        anchor=_text(_typed(fields, "anchor", str)),
+        info=_typed(fields, "info", dict),
+    )
+
+
+def decode_evaluation(fields: Mapping[str, Any]) -> Evaluation:
+    """Checked Evaluation. Raises EnvFailure("garbage")."""
+    _expect(fields, "evaluation")
+    passed, total = _typed(fields, "passed", int), _typed(fields, "total", int)
+    if not 0 <= passed <= total:
+        raise EnvFailure("garbage", f"passed={passed} of total={total}")
+    failures = _typed(fields, "failures", list)
+    return Evaluation(
+        success=_typed(fields, "success", bool),
+        passed=passed,
+        total=total,
+        failures=tuple(_text(str(failure)) for failure in failures),
+        info=_typed(fields, "info", dict),
+    )
+
+
+def _expect(fields: Mapping[str, Any], record: str) -> None:
+    if fields.get("record") != record:
+        raise EnvFailure("garbage", f"the environment answered {fields.get('record')!r}, expected {record!r}")
+
+
+def _typed(fields: Mapping[str, Any], name: str, kind: Any) -> Any:
+    value = fields.get(name)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise EnvFailure("garbage", f"{name} is {type(value).__name__} in the environment's answer")
+    return value
+
+
+def _text(text: str) -> str:
+    """No lone surrogates: tokenizers and log files take UTF-8 only."""
+    return text.encode("utf-8", "replace").decode("utf-8")

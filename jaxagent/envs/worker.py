@@ -1,0 +1,129 @@
+"""One environment worker: hosts many Env instances and answers one request at a time.
+
+Started by envs/pool.py with one inherited socket. Requests are pickled tuples `(operation, env id,
+argument)`, answers are JSON objects: {"ok": record} or {"failed": kind, "message": text}. Never imports jax.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import pickle
+import resource
+import signal
+import socket
+import struct
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from jaxagent.envs.protocol import Env
+from jaxagent.envs.wire import encode
+from jaxagent.errors import EnvFailure
+from jaxagent.types import Action, Task
+
+HEADER = struct.Struct(">Q")
+_PR_SET_PDEATHSIG = 1
+
+
+class EnvTable:
+    """The live environments of a process, by number. Every fault of an environment is an EnvFailure."""
+
+    def __init__(self) -> None:
+        self._envs: dict[int, Env] = {}
+
+    def open(self, number: int, make: Callable[[], Env], task: Task) -> dict[str, Any]:
+        with _failing_as("reset"):
+            env = self._envs[number] = make()
+            return encode(env.reset(task))
+
+    def step(self, number: int, action: Action) -> dict[str, Any]:
+        with _failing_as("raised"):
+            return encode(self._env(number).step(action))
+
+    def evaluate(self, number: int) -> dict[str, Any]:
+        with _failing_as("raised"):
+            return encode(self._env(number).evaluate())
+
+    def close(self, number: int) -> dict[str, Any]:
+        env = self._envs.pop(number, None)
+        if env is not None:
+            with _failing_as("raised"):
+                env.close()
+        return {"record": "none"}
+
+    def _env(self, number: int) -> Env:
+        if number not in self._envs:
+            raise EnvFailure("raised", f"environment {number} is not open in this worker")
+        return self._envs[number]
+
+
+@contextlib.contextmanager
+def _failing_as(kind: str):
+    try:
+        yield
+    except EnvFailure:
+        raise
+    except Exception as exc:
+        raise EnvFailure(kind, "".join(traceback.format_exception(exc, limit=-20)).strip()[-4000:]) from exc
+
+
+def main(fd: int) -> None:
+    """Serve until the pool's end of the socket closes."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    channel, table = socket.socket(fileno=fd), EnvTable()
+    _send(channel, {"ok": {"record": "none"}, "pid": os.getpid()})
+    while (data := _receive(channel)) is not None:
+        try:
+            answer = {"ok": _serve(table, *pickle.loads(data))}
+        except EnvFailure as exc:
+            answer = {"failed": exc.kind, "message": str(exc)}
+        except (
+            Exception
+        ) as exc:  # the request could not be unpickled: a factory that this process cannot import
+            answer = {"failed": "reset", "message": f"{type(exc).__name__}: {exc}"}
+        _send(channel, answer)
+
+
+def _serve(table: EnvTable, operation: str, number: int, argument: Any) -> dict[str, Any]:
+    if operation == "open":
+        make, task, memory_gb = argument
+        if memory_gb:
+            _limit_memory(memory_gb)
+        return table.open(number, make, task)
+    if operation == "step":
+        return table.step(number, argument)
+    if operation == "evaluate":
+        return table.evaluate(number)
+    return table.close(number)
+
+
+def _limit_memory(gigabytes: float) -> None:
+    """Address space of this worker; more than that is a MemoryError in the environment that asked for it."""
+    with contextlib.suppress(ValueError, OSError):  # macOS refuses RLIMIT_AS
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (int(gigabytes * 2**30), hard))
+
+
+def _send(channel: socket.socket, message: dict[str, Any]) -> None:
+    payload = json.dumps(message).encode()
+    channel.sendall(HEADER.pack(len(payload)) + payload)
+
+
+def _receive(channel: socket.socket) -> bytes | None:
+    header = _exactly(channel, HEADER.size)
+    return None if header is None else _exactly(channel, HEADER.unpack(header)[0])
+
+
+def _exactly(channel: socket.socket, size: int) -> bytes | None:
+    parts = bytearray()
+    while len(parts) < size:
+        part = channel.recv(min(size - len(parts), 1 << 20))
+        if not part:
+            return None
+        parts += part
+    return bytes(parts)

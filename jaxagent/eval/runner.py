@@ -1,0 +1,107 @@
+"""Evaluate the policy on a split: one rollout a task at temperature 0, or n at the sampling rule given.
+
+In: tasks and a `rollout` that runs plans under the current weights. Out: metrics, and one record a task as
+JSON. How episodes are run, and with which weights, is the caller's.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from jaxagent.errors import ConfigError, RolloutError
+from jaxagent.eval.behaviour import behaviour_metrics, cost_metrics
+from jaxagent.eval.metrics import TaskRecord, record_metrics, task_records
+from jaxagent.stage import Plan
+from jaxagent.types import Group, Metrics, Sampling, Task, Trajectory
+
+Rollout = Callable[[Sequence[Plan], Sampling], Awaitable[Sequence[Group]]]
+"""Runs every plan's episodes; one group a plan."""
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """mode: "greedy" or "sampled". metrics: see eval/metrics.py and eval/behaviour.py."""
+
+    split: str
+    mode: str
+    n: int
+    metrics: Metrics
+    records: tuple[TaskRecord, ...]
+    dropped: dict[str, int]
+    seconds: float
+
+    @property
+    def named(self) -> Metrics:
+        """Metrics under their names in the log: eval/<split>/<mode>/tgc …, and the seconds/evaluation it
+        took.
+        """
+        prefix = f"eval/{self.split}/{self.mode}"
+        named = {f"{prefix}/{name}": value for name, value in self.metrics.items()}
+        return named | {"seconds/evaluation": self.seconds}
+
+    def write(self, path: str | Path) -> None:
+        """Everything as one JSON file."""
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(json.dumps(asdict(self), indent=1, allow_nan=False) + "\n")
+
+
+async def evaluate(
+    tasks: Sequence[Task],
+    rollout: Rollout,
+    *,
+    sampling: Sampling,
+    n: int = 1,
+    split: str = "",
+    benchmark: Callable[[Sequence[Trajectory]], Metrics] | None = None,
+) -> EvalResult:
+    """Run every task n times under `sampling` and measure.
+
+    benchmark: the environment's own metrics (`EnvSpec.metrics`); a name that is also ours keeps our value,
+    which counts missing tasks.
+    """
+    if not tasks:
+        raise ConfigError("there are no tasks to evaluate; check the split")
+    if n < 1:
+        raise ConfigError(f"eval n={n}; expected 1 or more rollouts a task")
+    greedy = sampling.temperature == 0
+    if greedy and n > 1:
+        raise ConfigError(
+            f"eval n={n} at temperature 0 repeats the same rollout; set n to 1 or the temperature above 0"
+        )
+    start = time.perf_counter()
+    groups = await rollout([Plan(task, n) for task in tasks], sampling)
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    _check_counts(trajectories, n)
+    records = task_records(trajectories, tasks)
+    metrics = {
+        **(benchmark(trajectories) if benchmark and trajectories else {}),
+        **behaviour_metrics(trajectories),
+        **cost_metrics(trajectories),
+        **record_metrics(records),
+    }
+    return EvalResult(
+        split=split or tasks[0].split,
+        mode="greedy" if greedy else "sampled",
+        n=n,
+        metrics=metrics,
+        records=tuple(records),
+        dropped=dict(Counter(dropped.reason for group in groups for dropped in group.dropped)),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _check_counts(trajectories: Sequence[Trajectory], n: int) -> None:
+    """Each (task, rollout number) at most once, each task at most n times."""
+    seen = Counter((t.task.task_id, t.rollout) for t in trajectories)
+    per_task = Counter(t.task.task_id for t in trajectories)
+    for (task_id, number), count in seen.items():
+        if count > 1 or per_task[task_id] > n:
+            raise RolloutError(
+                f"task {task_id!r} came back {per_task[task_id]} times ({count} times as rollout {number}); "
+                f"expected at most {n}. Is n applied twice, or a task listed twice?"
+            )

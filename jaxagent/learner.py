@@ -1,0 +1,185 @@
+"""Owner of the parameters while a stage trains them: scoring passes and optimiser steps on packed rows.
+
+In: segments to score, samples to learn from. Out: token streams, metrics. Knows loss terms, not algorithms; rollouts,
+hand-off and checkpoints are not its job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxagent.batch.pack import Packed, pack, unpack
+from jaxagent.batch.targets import token_mean
+from jaxagent.config import PackConfig
+from jaxagent.errors import ConfigError
+from jaxagent.learn.forward import Execution
+from jaxagent.learn.optim import OptimizerSpec, make_optimizer
+from jaxagent.learn.state import Partition, TrainState, init_state
+from jaxagent.learn.step import make_score, make_update
+from jaxagent.learn.terms import cross_entropy
+from jaxagent.model.params import place
+from jaxagent.stage import Stage, Term, Update
+from jaxagent.types import Group, Metrics, Sample, Segment
+
+SCORED = "score"
+SUMMED = ("update/steps", "update/tokens", "skip/nonfinite", "skip/empty_batch")
+
+
+@dataclass(frozen=True)
+class Model:
+    """What stays the same from stage to stage. `initial` and `reference` are parameters nobody trains."""
+
+    graphdef: nnx.GraphDef
+    partition: Partition
+    execution: Execution
+    frozen: Mapping[str, Any]
+
+
+class Learner:
+    """Trains one stage. `state` is replaced by every optimiser step (the old one is donated)."""
+
+    def __init__(self, model: Model, params: Any, stage: Stage, shape: PackConfig, *, version: int):
+        self.model, self.stage, self.shape = model, stage, shape
+        optimizer = make_optimizer(optimizer_spec(stage.update, stage.iterations))
+        state = replace(init_state(params, optimizer, model.partition), version=jnp.asarray(version, jnp.int32))
+        mesh = model.execution.mesh
+        self.state: TrainState = state if mesh is None else place(state, mesh)
+        self._update = make_update(
+            model.graphdef,
+            stage.terms,
+            optimizer,
+            partition=model.partition,
+            execution=model.execution,
+            max_skipped=stage.update.max_nan,
+        )
+        self._score = make_score(model.graphdef, model.execution)
+
+    @property
+    def params(self) -> Any:
+        return self.state.params
+
+    @property
+    def version(self) -> int:
+        return int(self.state.version)
+
+    def score(self, groups: Sequence[Group], stream: str) -> list[Group]:
+        """The same groups with a token stream on every segment: "old" under the present parameters, or "reference"."""
+        weights = "current" if stream == "old" else stream
+        segments = [s for group in groups for t in group.trajectories for s in t.segments]
+        scored = iter(self.score_segments(segments, weights=weights))
+
+        def add(segment: Segment) -> Segment:
+            return replace(segment, logprobs={**segment.logprobs, stream: next(scored)})
+
+        return [
+            replace(
+                group,
+                trajectories=tuple(
+                    replace(t, segments=tuple(add(segment) for segment in t.segments)) for t in group.trajectories
+                ),
+            )
+            for group in groups
+        ]
+
+    def score_segments(self, segments: Sequence[Segment], *, weights: str = "current") -> list[np.ndarray]:
+        """Log-prob of every sampled token, [T] float32 a segment, 0 elsewhere. Order is kept."""
+        samples = [_to_score(index, segment) for index, segment in enumerate(segments)]
+        packed = self._pack(samples, {SCORED: Term(cross_entropy(), token_mean)})
+        params = self._weights(weights)
+        return unpack(packed, [self._score(params, part.batch).logprob_BS for part in packed])
+
+    def update(self, samples: Sequence[Sample], *, seed: Sequence[int]) -> Metrics:
+        """All epochs and minibatches of one iteration. `seed` fixes the order of trajectories."""
+        taken: list[Metrics] = []
+        for epoch in range(self.stage.update.epochs):
+            for minibatch in minibatches(samples, self.stage.update.minibatch, seed=(*seed, epoch)):
+                batches = [part.batch for part in self._pack(minibatch, self.stage.terms)]
+                self.state, metrics = self._update(self.state, batches)
+                taken.append(metrics)
+                if self._drifted(metrics, minibatch):
+                    return {**summary(taken), "update/kl_stopped": 1.0}
+        return summary(taken)
+
+    def _drifted(self, metrics: Metrics, minibatch: Sequence[Sample]) -> bool:
+        """Whether the policy has moved further from the sampling policy than the stage allows in an iteration."""
+        trajectories = len({sample.trajectory for sample in minibatch})
+        moved = abs(metrics.get("ratio/log_total", 0.0)) / max(trajectories, 1)
+        return 0 < self.stage.update.kl_stop < moved
+
+    def _pack(self, samples: Sequence[Sample], terms: Mapping[str, Term]) -> list[Packed]:
+        shape = self.shape
+        return pack(samples, terms, rows=shape.rows, length=shape.length, scored=shape.slots)
+
+    def _weights(self, name: str) -> Any:
+        if name == "current":
+            return self.state.params
+        if name not in self.model.frozen:
+            raise ConfigError(f"weights {name!r} are not kept in this run; kept: current, {', '.join(self.model.frozen)}")
+        return self.model.frozen[name]
+
+
+def optimizer_spec(update: Update, iterations: int) -> OptimizerSpec:
+    """The optimiser of a stage. Decay lasts for the stage; its length needs a known number of minibatches."""
+    if update.schedule != "constant" and not update.steps_per_iteration:
+        raise ConfigError(f"schedule {update.schedule!r} needs update.steps_per_iteration to know where it ends")
+    return OptimizerSpec(
+        learning_rate=update.learning_rate,
+        name=update.optimizer,
+        schedule=update.schedule,
+        warmup=update.warmup_steps,
+        total_steps=iterations * update.steps_per_iteration,
+        weight_decay=update.weight_decay,
+        betas=update.betas,
+        max_grad_norm=update.max_grad_norm,
+        adam_learning_rate=update.adam_learning_rate,
+    )
+
+
+def minibatches(samples: Sequence[Sample], size: int, *, seed: Sequence[int]) -> list[list[Sample]]:
+    """Shuffle trajectories (whatever their group) and cut into minibatches of `size`; 0 is one of all.
+
+    Segments of a trajectory stay together. The last minibatch may be smaller; none is empty.
+    """
+    owners = list(dict.fromkeys(sample.trajectory for sample in samples))
+    order = [owners[i] for i in np.random.default_rng(list(seed)).permutation(len(owners))] if size else owners
+    by_owner: dict[int, list[Sample]] = {}
+    for sample in samples:
+        by_owner.setdefault(sample.trajectory, []).append(sample)
+    size = size or len(order)
+    return [
+        [sample for owner in order[start : start + size] for sample in by_owner[owner]]
+        for start in range(0, len(order), max(size, 1))
+    ]
+
+
+def summary(taken: Sequence[Metrics]) -> Metrics:
+    """Metrics of an iteration from those of its optimiser steps: counts add up, maxima stay maxima, the rest is a mean."""
+    if not taken:
+        return {"update/steps": 0.0, "skip/empty_batch": 1.0}
+
+    def reduce_(name: str, values: list[float]) -> float:
+        if name in SUMMED:
+            return float(sum(values))
+        return float(max(values)) if name.endswith("max") else float(np.mean(values))
+
+    names: dict[str, Callable] = dict.fromkeys(name for metrics in taken for name in metrics)
+    return {name: reduce_(name, [metrics[name] for metrics in taken if name in metrics]) for name in names}
+
+
+def _to_score(index: int, segment: Segment) -> Sample:
+    mask_T = segment.mask_T.astype(np.float32)
+    mask_T[:1] = 0
+    return Sample(
+        trajectory=index,
+        ids_T=segment.ids_T,
+        step_T=segment.step_T,
+        advantage_T=np.zeros(len(mask_T), np.float32),
+        include={SCORED: mask_T},
+        logprobs={},
+    )

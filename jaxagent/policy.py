@@ -1,0 +1,96 @@
+"""The policy's parameters and the programs around them, built from a prepared run. The first file that starts a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxagent.decode.engine import Engine
+from jaxagent.decode.scheduler import Buckets
+from jaxagent.errors import ConfigError
+from jaxagent.learn.forward import Execution
+from jaxagent.learn.state import Partition, train_all, train_last_layers, train_only
+from jaxagent.mesh.mesh import MeshSpec, make_mesh
+from jaxagent.model.hf import load_hf
+from jaxagent.model.lora import add_lora
+from jaxagent.model.params import place
+from jaxagent.model.transformer import abstract, create
+from jaxagent.prepare import Prepared, is_sizes
+
+
+@dataclass(frozen=True)
+class Policy:
+    """graphdef and parameters on the mesh; which of them are trained; how programs run."""
+
+    graphdef: nnx.GraphDef
+    params: Any
+    partition: Partition
+    execution: Execution
+
+
+def build_policy(prepared: Prepared) -> Policy:
+    """Random parameters, or those of a checkpoint, placed on the mesh; fresh adapters if the run asks for them."""
+    config = prepared.config
+    if jax.process_count() > 1:
+        raise ConfigError(
+            f"this run was started on {jax.process_count()} hosts; training across hosts is not supported yet. "
+            "Start it on one host (for example a v5litepod-8 or v6e-8)"
+        )
+    mesh = make_mesh(MeshSpec(**config.mesh.model_dump())) if len(jax.devices()) > 1 else None
+    execution = Execution(mesh=mesh, temperature=config.rollout.temperature or 1.0)
+    _check_rows(prepared, execution)
+    options = {"dtype": jnp.dtype(config.model.dtype), "remat": config.model.remat}
+    if is_sizes(config.model.source):
+        graphdef, params = create(prepared.model, seed=config.seed, **options)
+        params = params if mesh is None else place(params, mesh)
+    else:
+        _, params = load_hf(config.model.source, spec=prepared.model, mesh=mesh)
+        graphdef, _ = abstract(prepared.model, **options)
+    if prepared.lora is not None:
+        graphdef, params = add_lora(graphdef, params, prepared.lora, seed=config.seed)
+        params = params if mesh is None else place(params, mesh)
+    return Policy(graphdef, params, _partition(prepared), execution)
+
+
+def _check_rows(prepared: Prepared, execution: Execution) -> None:
+    """Rows and slots are split over the devices of the batch axes."""
+    config, shards = prepared.config, execution.row_shards
+    for stage in config.all_stages:
+        rows = (stage.pack or config.pack).rows
+        if rows % shards:
+            raise ConfigError(
+                f"pack.rows={rows} cannot be split over the {shards} devices of the mesh's data and fsdp axes; make it a "
+                f"multiple of {shards}, or give devices to mesh.tensor"
+            )
+
+
+def _partition(prepared: Prepared) -> Partition:
+    if prepared.lora is not None:
+        return train_only(lambda name: name.startswith("lora/"))
+    last = prepared.config.model.train_last_layers
+    return train_last_layers(last) if last else train_all()
+
+
+def build_engine(prepared: Prepared, policy: Policy) -> Engine:
+    """The decoder, without weights yet."""
+    rollout = prepared.config.rollout
+    lengths = tuple(sorted({*rollout.cache_buckets, rollout.context}))
+    rows = tuple(sorted({min(8, rollout.slots), rollout.slots}))
+    return Engine(
+        policy.graphdef,
+        prepared.model,
+        slots=rollout.slots,
+        buckets=Buckets(
+            prefill=tuple((rollout.prefill_rows, queries) for queries in rollout.query_buckets),
+            decode=rows,
+            lengths=lengths,
+        ),
+        tokens=rollout.tokens_per_call,
+        dtype=jnp.dtype(prepared.config.model.dtype),
+        decode=prepared.tokenizer.decode,
+        mesh=policy.execution.mesh,
+    )

@@ -1,0 +1,171 @@
+"""Everything about a run that can be decided, and can be wrong, before a device starts.
+
+In: a `RunConfig`. Out: `Prepared`: environment, tasks, tokenizer, model sizes, checked recipe options. Every fault is
+a ConfigError or DataError with one message. Loading weights, and building stages (which may play demonstrations),
+come later.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+from jaxagent.chat.render import Renderer
+from jaxagent.chat.tokenizer import Tokenizer, load_tokenizer
+from jaxagent.chat.train_tokenizer import train_tokenizer
+from jaxagent.config import Record, RunConfig
+from jaxagent.envs.protocol import EnvSpec
+from jaxagent.envs.table import find_env
+from jaxagent.errors import ConfigError
+from jaxagent.model.hf import check_tokenizer, read_spec
+from jaxagent.model.spec import LoraSpec, ModelSpec
+from jaxagent.recipes.base import Recipe
+from jaxagent.recipes.table import find_recipe
+from jaxagent.rollout.demonstrate import play
+from jaxagent.types import Sampling, Task
+
+MODELS = Path(__file__).parents[1] / "configs" / "models"
+TRAINED = "tokenizer"  # folder of the tokenizer trained by a run, inside its run folder
+TEXT_EPISODES = 400  # expert episodes that a tokenizer is trained on
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One stage of the run file, checked."""
+
+    name: str
+    recipe: Recipe
+    options: Record
+
+
+@dataclass(frozen=True)
+class Prepared:
+    config: RunConfig
+    env: EnvSpec
+    tasks: Mapping[str, Sequence[Task]]
+    renderer: Renderer
+    model: ModelSpec
+    lora: LoraSpec | None
+    entries: tuple[Entry, ...]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.renderer.tokenizer
+
+    @property
+    def sampling(self) -> Sampling:
+        """The sampling rule of training rollouts."""
+        rollout = self.config.rollout
+        return Sampling(
+            max_tokens=rollout.max_tokens,
+            temperature=rollout.temperature,
+            top_k=rollout.top_k,
+            top_p=rollout.top_p,
+            stop_ids=self.renderer.stop_ids,
+        )
+
+    @property
+    def summary(self) -> str:
+        stages = ", ".join(entry.name for entry in self.entries)
+        tasks = ", ".join(f"{split} {len(found)}" for split, found in self.tasks.items())
+        return f"Environment {self.env.name} (tasks: {tasks}); vocabulary {self.model.vocab}; stages: {stages}."
+
+
+def prepare(config: RunConfig) -> Prepared:
+    """Check a run file and everything it names. Raises ConfigError or DataError; starts no device."""
+    _check_sampling(config)
+    entries = tuple(_entry(index, config) for index in range(len(config.all_stages)))
+    env = find_env(config.env.name, config.env.options)
+    tasks = {split: env.tasks(split) for split in dict.fromkeys((config.env.train_split, *config.eval.splits))}
+    model = _model_spec(config)
+    lora = LoraSpec(**config.model.lora.model_dump()) if config.model.lora else None
+    if config.model.train_last_layers > model.layers:
+        raise ConfigError(
+            f"model.train_last_layers={config.model.train_last_layers}, but the model has {model.layers} layers"
+        )
+    tokenizer = _tokenizer(config, env, tasks[config.env.train_split])
+    renderer = Renderer(tokenizer, config.tokenizer.template)
+    if config.tokenizer.source == "train":
+        model = replace(model, vocab=tokenizer.vocab_size, eos=renderer.stop_ids, pad=0, bos=None)
+    check_tokenizer(model, tokenizer.vocab_size)
+    if config.rollout.context > model.max_positions:
+        raise ConfigError(
+            f"rollout.context={config.rollout.context} exceeds the model's {model.max_positions} positions; "
+            "lower it, or give the model a rope scaling in its config.json"
+        )
+    return Prepared(config, env, tasks, renderer, model, lora, entries)
+
+
+def _check_sampling(config: RunConfig) -> None:
+    """Training needs log-probs that the trainer can reproduce: temperature yes, truncation no (spec C9)."""
+    rollout = config.rollout
+    learns = any(stage.recipe != "sft" for stage in config.all_stages)
+    if learns and (rollout.top_k or rollout.top_p < 1):
+        raise ConfigError(
+            f"rollout.top_k={rollout.top_k}, rollout.top_p={rollout.top_p}: the trainer cannot reproduce log-probs of "
+            "a truncated distribution, and every importance ratio would be wrong; use top_k=0 and top_p=1"
+        )
+    if learns and rollout.temperature == 0:
+        raise ConfigError("rollout.temperature=0 makes all rollouts of a task equal; set it above 0 (1.0 is usual)")
+
+
+def _entry(index: int, config: RunConfig) -> Entry:
+    stage = config.all_stages[index]
+    recipe = find_recipe(stage.recipe)
+    options = recipe.options.parse(stage.options, f"{_where(index, config)}.options")
+    return Entry(stage.name or f"{index}-{stage.recipe}", recipe, options)
+
+
+def _where(index: int, config: RunConfig) -> str:
+    """The path of a stage in the run file."""
+    before = len(config.warm_start)
+    return f"warm_start.{index}" if index < before else f"stages.{index - before}"
+
+
+def is_sizes(source: str) -> bool:
+    """Whether a model source names sizes (random weights) rather than a checkpoint."""
+    return source.endswith((".yaml", ".yml")) or (MODELS / f"{source}.yaml").is_file()
+
+
+def _model_spec(config: RunConfig) -> ModelSpec:
+    source = config.model.source
+    if not is_sizes(source):
+        if not source.startswith("hf://") and not Path(source).is_dir():
+            known = ", ".join(sorted(path.stem for path in MODELS.glob("*.yaml")))
+            raise ConfigError(
+                f"model.source={source!r} is no folder, no hf:// name and no model of configs/models ({known})"
+            )
+        return read_spec(source)
+    named = MODELS / f"{source}.yaml"
+    return ModelSpec.from_file(named if named.is_file() else source)
+
+
+def _tokenizer(config: RunConfig, env: EnvSpec, tasks: Sequence[Task]) -> Tokenizer:
+    source = config.tokenizer.source
+    if source == "train":
+        saved = Path(config.run_dir) / TRAINED
+        if saved.is_dir():
+            return load_tokenizer(saved)
+        if not is_sizes(config.model.source):
+            raise ConfigError("tokenizer.source='train' needs a model with random weights; a checkpoint has its own")
+        return train_tokenizer(_texts(env, tasks), config.tokenizer.vocab_size)
+    if source == "model":
+        if is_sizes(config.model.source):
+            raise ConfigError(
+                f"tokenizer.source='model', but model.source={config.model.source!r} are sizes without a tokenizer; "
+                "give a tokenizer folder, or 'train' for a small one made from demonstrations"
+            )
+        source = config.model.source
+    return load_tokenizer(source)
+
+
+def _texts(env: EnvSpec, tasks: Sequence[Task]) -> list[str]:
+    """What the environment and its expert say in a few hundred episodes."""
+    texts = []
+    for number, task in zip(range(TEXT_EPISODES), itertools.cycle(tasks)):
+        played = play(env, task, rng=Random(f"tokenizer/{number}"), sloppiness=0.5)
+        texts += [message.content for message in played.messages(env)]
+    return texts

@@ -1,0 +1,26 @@
+"""Recipes by the name that a run file uses. Adding one: its file, one line here, one run file."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from jaxagent.errors import ConfigError
+from jaxagent.recipes import grpo, gvpo, loop, sft, skill_sd
+from jaxagent.recipes.base import Recipe
+
+RECIPES: Mapping[str, Recipe] = {
+    "sft": sft.RECIPE,
+    "grpo": grpo.RECIPE,
+    "loop": loop.RECIPE,
+    "gvpo": gvpo.RECIPE,
+    "skill_sd": skill_sd.RECIPE,
+}
+
+
+def find_recipe(name: str) -> Recipe:
+    if name not in RECIPES:
+        near = difflib.get_close_matches(name, RECIPES, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(RECIPES))}"
+        raise ConfigError(f"recipe {name!r} is unknown; {hint}")
+    return RECIPES[name]

@@ -1,0 +1,49 @@
+"""KL to a reference inside the reward. In: a trajectory with the streams "old" and "reference". Out: R.
+
+Per action token, r -= beta (log p_old - log p_reference): k1 only, because k2 and k3 are never negative and
+would act as a length penalty. Observation tokens never count; the value carries no gradient. With group
+baselines the sum over the episode is added to R before the group statistics.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from jaxagent.errors import ConfigError, RolloutError
+from jaxagent.stage import Reward
+from jaxagent.types import Trajectory
+
+
+def kl_token_rewards(
+    old_T: Float[np.ndarray, "T"],
+    reference_T: Float[np.ndarray, "T"],
+    mask_T: Bool[np.ndarray, "T"],
+    *,
+    beta: float,
+) -> Float[np.ndarray, "T"]:
+    """-beta (old - reference) on action tokens, 0 elsewhere: beta .1, differences .1, -.05 -> -.01, .005."""
+    difference_T = np.where(mask_T, old_T - reference_T, 0.0)
+    return (-beta * difference_T).astype(np.float32)
+
+
+def kl_in_reward(reward: Reward, *, beta: float) -> Reward:
+    """`reward` minus beta times the episode's summed k1. The stage needs=("old", "reference")."""
+    if beta < 0:
+        raise ConfigError(f"kl.coef={beta} would reward distance from the reference; give 0 or more")
+
+    def penalised(trajectory: Trajectory) -> float:
+        total = 0.0
+        for segment in trajectory.segments:
+            missing = [name for name in ("old", "reference") if name not in segment.logprobs]
+            if missing:
+                raise RolloutError(
+                    f"{trajectory.traj_id}: KL in the reward needs the log-prob stream(s) "
+                    f'{", ".join(missing)}; give the stage needs=("old", "reference")'
+                )
+            streams = segment.logprobs
+            token_T = kl_token_rewards(streams["old"], streams["reference"], segment.mask_T, beta=beta)
+            total += float(token_T.sum(dtype=np.float64))
+        return reward(trajectory) + total
+
+    return penalised

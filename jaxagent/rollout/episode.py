@@ -1,0 +1,260 @@
+"""One episode: the policy writes a message, the environment answers, until one of them ends it.
+
+In: a task, a `Generate`, a pool, a renderer. Out: a `Trajectory`, evaluated, tokens exactly as sampled.
+Raises EnvFailure when the environment fails (rollout/plans.py retries and drops). Rewards and credit are not
+its job.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+import zlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from jaxtyping import Int
+
+from jaxagent.envs.pool import EnvHandle, Pool
+from jaxagent.envs.protocol import EnvSpec
+from jaxagent.errors import ConfigError, EnvFailure, RolloutError
+from jaxagent.rollout.context import History, check_prefix
+from jaxagent.types import (
+    Completion,
+    ExecStatus,
+    Generate,
+    GenerateRequest,
+    Message,
+    Prompt,
+    SampleKey,
+    Sampling,
+    Status,
+    Step,
+    StepResult,
+    Stop,
+    Task,
+    Trajectory,
+)
+
+_sessions = itertools.count()
+T = TypeVar("T")
+
+
+@runtime_checkable
+class Renderer(Protocol):
+    """What an episode needs of chat/render.py. See docs/architecture.md for the meaning of each method."""
+
+    stop_ids: tuple[int, ...]
+
+    def open(self, prompt: Prompt, /) -> Sequence[int]: ...
+
+    def reply(self, message: Message, /) -> Sequence[int]: ...
+
+    def close(self, ids: Sequence[int], /) -> Sequence[int]: ...
+
+    def parse(self, ids: Sequence[int], /) -> Message: ...
+
+
+@dataclass(frozen=True)
+class EpisodeLimits:
+    """context: tokens of prompt, messages and observations together.
+
+    max_steps, max_observation_chars: 0 takes the environment's own limit; the lower of the two holds.
+    """
+
+    context: int
+    max_steps: int = 0
+    max_observation_chars: int = 0
+
+    def __post_init__(self) -> None:
+        if self.context < 2:
+            raise ConfigError(f"rollout.context={self.context}; a prompt and one token need at least 2")
+
+
+def task_key(task_id: str) -> int:
+    """Stable 32-bit hash of a task id, the `task` part of every SampleKey."""
+    return zlib.crc32(task_id.encode())
+
+
+def cap_observation(text: str, limit: int) -> str:
+    """The first `limit` characters of an observation, and a marker that says how many were cut."""
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}\n[observation cut: {len(text) - limit} more characters]"
+
+
+async def run_episode(
+    spec: EnvSpec,
+    task: Task,
+    *,
+    rollout: int,
+    generate: Generate,
+    pool: Pool,
+    renderer: Renderer,
+    sampling: Sampling,
+    limits: EpisodeLimits,
+    key_seed: int,
+    prompt: Callable[[Prompt], Prompt] | None = None,
+    label: str = "",
+) -> Trajectory:
+    """Run one episode of `task`. `prompt` rewrites the opening (skill injection).
+
+    The random stream is named by (key_seed, task, rollout, step) only: a retry samples the same again.
+    """
+    traj_id = f"{task.task_id}:{rollout}" + (f":{label}" if label else "")
+    session = f"{traj_id}@{next(_sessions)}"
+    key = SampleKey(key_seed, task_key(task.task_id), rollout, 0)
+    handle = await pool.open(spec, task)
+    try:
+        opening = _guarded("prompt", lambda: spec.prompt(task, handle.first))
+        opening = opening if prompt is None else prompt(opening)
+        episode = _Episode(spec, handle, renderer, limits)
+        ask = _asker(generate, session, key, _with_stops(sampling, renderer))
+        status = await _play(episode, renderer.open(opening), ask)
+        evaluation = await _timed(episode, handle.evaluate())
+        return Trajectory(
+            traj_id=traj_id,
+            task=task,
+            rollout=rollout,
+            status=status,
+            prompt=opening,
+            steps=tuple(episode.steps),
+            segments=episode.history.segments(),
+            evaluation=evaluation,
+            extra={"label": label, "env_s": episode.env_s, "generate_s": episode.generate_s},
+        )
+    finally:
+        await handle.close()
+        await generate.release(session)
+
+
+@dataclass
+class _Episode:
+    """What an episode is played with, and what has happened so far."""
+
+    spec: EnvSpec
+    handle: EnvHandle
+    renderer: Renderer
+    limits: EpisodeLimits
+    history: History = field(default_factory=History)
+    steps: list[Step] = field(default_factory=list)
+    env_s: float = 0.0
+    generate_s: float = 0.0
+
+
+Ask = Callable[[Int[np.ndarray, "T"], int, int], Awaitable[Completion]]
+
+
+async def _play(episode: _Episode, opening: Sequence[int], ask: Ask) -> Status:
+    """Alternate messages and observations until the episode ends; returns how."""
+    spec, limits, history = episode.spec, episode.limits, episode.history
+    max_steps = min(spec.max_steps, limits.max_steps or spec.max_steps)
+    history.extend(opening)
+    before = episode.handle.first
+    stored_T = history.ids_T
+    for k in range(max_steps):
+        room = limits.context - len(history)
+        if room < 1:
+            return Status.LENGTH
+        context_T = history.ids_T
+        check_prefix(stored_T, context_T)
+        start = time.monotonic()
+        completion = await ask(context_T, k, room)
+        episode.generate_s += time.monotonic() - start
+        history.sampled(completion, k)
+        stored_T = history.ids_T
+        cut_by_context = completion.stop is not Stop.STOP and len(history) >= limits.context
+        result = await _act(episode, k, completion, before, execute=not cut_by_context)
+        if result is None:
+            return Status.LENGTH
+        if result.done:
+            return Status.DONE
+        if k + 1 < max_steps and not _append_reply(episode, completion, result.observation):
+            return Status.LENGTH
+        before = result
+    return Status.STEP_LIMIT
+
+
+async def _act(
+    episode: _Episode, k: int, completion: Completion, before: StepResult, *, execute: bool
+) -> StepResult | None:
+    """Parse a message, let the environment take it, record the step. None: cut by the context, not run."""
+    message = episode.renderer.parse(completion.ids_T.tolist())
+    action = _guarded("parse", lambda: episode.spec.parse(message))
+    result = None
+    if execute:
+        result = await _timed(episode, episode.handle.step(action))
+        result = replace(result, observation=cap_observation(result.observation, _characters(episode)))
+    episode.steps.append(
+        Step(
+            k=k,
+            observation_before=before.observation,
+            text=message.content,
+            ids_T=completion.ids_T,
+            logprob_T=completion.logprob_T,
+            version=completion.version,
+            stop=completion.stop,
+            action=action,
+            exec_status=result.exec_status if result else ExecStatus.NONE,
+            observation_after=result.observation if result else "",
+            reward=result.reward if result else 0.0,
+            anchor=before.anchor,
+        )
+    )
+    return result
+
+
+def _characters(episode: _Episode) -> int:
+    """The lower of the environment's and the run's observation limits; 0 is no limit."""
+    limits = (episode.spec.max_observation_chars, episode.limits.max_observation_chars)
+    return min((limit for limit in limits if limit), default=sys.maxsize)
+
+
+def _append_reply(episode: _Episode, completion: Completion, observation: str) -> bool:
+    """Append what the template and the environment say after a message; False if there is no room."""
+    renderer, history = episode.renderer, episode.history
+    message = _guarded("observe", lambda: episode.spec.observe(observation))
+    tail = [*renderer.close(completion.ids_T.tolist()), *renderer.reply(message)]
+    if len(history) + len(tail) >= episode.limits.context:
+        return False
+    history.extend(tail)
+    return True
+
+
+def _asker(generate: Generate, session: str, key: SampleKey, sampling: Sampling) -> Ask:
+    """(context, step, room) -> checked completion, for one session and one random stream."""
+
+    async def ask(ids_T: Int[np.ndarray, "T"], step: int, room: int) -> Completion:
+        limited = replace(sampling, max_tokens=min(sampling.max_tokens, room))
+        completion = await generate(GenerateRequest(session, ids_T, replace(key, step=step), limited))
+        n, logprob_T = len(completion.ids_T), completion.logprob_T
+        if not 1 <= n <= limited.max_tokens:
+            raise RolloutError(f"the decoder returned {n} tokens; 1 to {limited.max_tokens} were asked for")
+        if len(logprob_T) != n or not np.isfinite(logprob_T).all():
+            raise RolloutError(f"{n} tokens came with {len(logprob_T)} log-probs; expected {n} finite ones")
+        return completion
+
+    return ask
+
+
+def _with_stops(sampling: Sampling, renderer: Renderer) -> Sampling:
+    return sampling if sampling.stop_ids else replace(sampling, stop_ids=tuple(renderer.stop_ids))
+
+
+def _guarded(name: str, call: Callable[[], T]) -> T:
+    """The environment's own functions run on whatever the policy wrote: their faults are the episode's."""
+    try:
+        return call()
+    except Exception as exc:
+        raise EnvFailure("raised", f"EnvSpec.{name} raised {type(exc).__name__}: {exc}") from exc
+
+
+async def _timed(episode: _Episode, call: Awaitable[T]) -> T:
+    start = time.monotonic()
+    try:
+        return await call
+    finally:
+        episode.env_s += time.monotonic() - start

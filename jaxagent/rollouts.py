@@ -1,0 +1,96 @@
+"""Owner of what episodes need: the decoder, the environment processes, and the thread on which they meet.
+
+In: plans and a sampling rule. Out: groups and their metrics. Episodes are coroutines on one event loop that lives
+as long as the run, because the pool and the decoder hold state that belongs to a loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from jaxagent.chat.render import Renderer
+from jaxagent.decode.engine import Engine
+from jaxagent.envs.pool import EnvPool
+from jaxagent.envs.protocol import EnvSpec
+from jaxagent.rollout.episode import EpisodeLimits, run_episode
+from jaxagent.rollout.plans import RolloutRules, run_plans
+from jaxagent.stage import Plan
+from jaxagent.types import Group, Metrics, Sampling
+
+T = TypeVar("T")
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Collected:
+    """An iteration's groups, and what collecting them looked like."""
+
+    groups: tuple[Group, ...]
+    metrics: Metrics
+
+
+class Rollouts:
+    """Runs plans to their end. Close it: it owns processes and a thread."""
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        engine: Engine,
+        renderer: Renderer,
+        *,
+        limits: EpisodeLimits,
+        rules: RolloutRules,
+        workers: int,
+    ):
+        self.spec, self.engine, self.renderer, self.limits, self.rules = spec, engine, renderer, limits, rules
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True)
+        self._thread.start()
+        self._pool = self._call(_open_pool(workers))
+
+    def run(
+        self,
+        plans: Sequence[Plan],
+        sampling: Sampling,
+        *,
+        seed: int,
+        limits: EpisodeLimits | None = None,
+        progress: Progress | None = None,
+    ) -> Collected:
+        """Roll out every plan. `seed` names the random streams: the same seed and weights sample the same."""
+        runner = partial(
+            run_episode,
+            self.spec,
+            generate=self.engine,
+            pool=self._pool,
+            renderer=self.renderer,
+            sampling=sampling,
+            limits=limits or self.limits,
+            key_seed=seed,
+        )
+        groups, metrics = self._call(run_plans(plans, runner, rules=self.rules, progress=progress))
+        return Collected(tuple(groups), metrics)
+
+    def close(self) -> None:
+        self._call(self._pool.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run on the episodes' thread; an interrupt of this thread cancels the work."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+async def _open_pool(workers: int) -> EnvPool:
+    return EnvPool(workers)

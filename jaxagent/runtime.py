@@ -1,0 +1,333 @@
+"""Owner of one run: policy, decoder, environments, checkpoints, metrics, evaluations. The loop (train.py) drives it.
+
+State that must survive a stop is gathered in `_save` and put back in `restore`; nothing else is carried from one
+iteration to the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxagent.checkpoint import Checkpointer
+from jaxagent.checks import TOLERANCES
+from jaxagent.compilations import Compilations
+from jaxagent.console import RunConsole
+from jaxagent.eval.runner import EvalResult, evaluate
+from jaxagent.learner import Learner, Model
+from jaxagent.metrics import JsonlWriter, MetricSink, TensorBoardWriter, WandbWriter, Writer
+from jaxagent.monitors import Monitor
+from jaxagent.policy import build_engine, build_policy
+from jaxagent.preemption import Preemption
+from jaxagent.prepare import Prepared
+from jaxagent.provenance import commit
+from jaxagent.report.trajectories import append_trajectories, pick, trajectory_record
+from jaxagent.rollout.episode import EpisodeLimits
+from jaxagent.rollout.plans import Quorum, RolloutRules
+from jaxagent.rollouts import Collected, Rollouts
+from jaxagent.stage import Plan, Stage
+from jaxagent.types import Credited, Group, Metrics, Sampling
+
+EVAL_SEED = 1_000_003  # evaluations draw from streams that no training rollout uses
+SHOWN, SHOWN_EVERY = 4, 5  # rollouts kept for the report, and every how many iterations
+KEPT = ("success", "tgc", "sgc", "completion", "reward", "failed_steps", "exec_fail", "turns")
+
+
+class Preempted(Exception):
+    """The run was asked to stop; its state is saved."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run stands: everything before this iteration of this stage is done."""
+
+    stage: int = 0
+    iteration: int = 0
+
+
+class Runtime:
+    """See the module docstring. Use as a context manager: it owns processes, threads and files."""
+
+    def __init__(self, prepared: Prepared, preemption: Preemption, console: RunConsole | None = None):
+        config = prepared.config
+        self.prepared, self.config, self.renderer = prepared, config, prepared.renderer
+        self.folder = Path(config.run_dir)
+        self.seed = config.seed
+        self.console = console or RunConsole()
+        self._preemption = preemption
+        self.compilations = Compilations()
+        self._started = time.perf_counter()
+        self.policy = build_policy(prepared)
+        self._params: Any = self.policy.params
+        self._version = 0
+        self._reference: Any = None
+        self.engine = build_engine(prepared, self.policy)
+        self.parity_tolerance = TOLERANCES[config.model.dtype]
+        self._unchecked = True
+        self._limits = _limits(prepared)
+        self.rollouts = Rollouts(
+            prepared.env,
+            self.engine,
+            prepared.renderer,
+            limits=self._limits,
+            rules=_rules(prepared),
+            workers=config.env.workers,
+        )
+        self.checkpoints = Checkpointer(self.folder / "checkpoints", keep=config.checkpoint.keep)
+        self.monitor = Monitor()
+        self.evaluations: list[dict[str, Any]] = []
+        self.seconds = self.cpu_seconds = 0.0  # of earlier processes of this run
+        self.iterations = 0
+        self._sink: MetricSink | None = None
+        self._learner: Learner | None = None
+        self._stage = (0, "")
+        self._resumed: Any = None
+
+    # --- the loop asks ---------------------------------------------------------------------------------------
+
+    def restore(self, stages: Sequence[Stage]) -> Place:
+        """Take up the newest checkpoint, if there is one, and say where the run stands."""
+        host = self.checkpoints.latest_host()
+        place = Place() if host is None else Place(*host["place"])
+        if host is not None:
+            self._version, self.iterations = host["version"], host["iterations"]
+            self.evaluations = list(host["evaluations"])
+            self.seconds, self.cpu_seconds = host["seconds"], host["cpu_seconds"]
+            self.monitor.restore(host["monitor"])
+            for stage, state in zip(stages, host["sources"]):
+                stage.source.restore(state)
+            if place.iteration == 0:
+                found = self.checkpoints.restore_latest({"params": self._params})
+                assert found is not None
+                self._params = found.device_state["params"]
+            self.console.message(f"going on at stage {place.stage + 1}, iteration {place.iteration + 1}")
+        self._sink = MetricSink(self.folder, after=self.iterations - 1, writers=self._writers())
+        if host is None and self.config.eval.at_start:
+            self._load_engine(self._params)
+            self.measure("start")
+        return place
+
+    def begin(self, stage: Stage, index: int, place: Place) -> Learner:
+        """The learner of a stage; in the middle of one, with the optimiser's state and the stage's reference."""
+        resuming = index == place.stage and place.iteration > 0
+        self._reference = jax.tree.map(jnp.copy, self._params) if stage.keeps_reference else None
+        model = Model(
+            self.policy.graphdef, self.policy.partition, self.policy.execution, self._frozen(stage)
+        )
+        shape = self.config.all_stages[index].pack or self.config.pack
+        self._learner = Learner(model, self._params, stage, shape, version=self._version)
+        self._params = None  # the learner owns (and donates) them now
+        if resuming:
+            found = self.checkpoints.restore_latest(self._device_state())
+            assert found is not None
+            self._learner.state = found.device_state["train"]
+            if stage.keeps_reference:
+                self._reference = found.device_state["reference"]
+                self._learner.model = replace(model, frozen=self._frozen(stage))
+        self._stage = (index, stage.name)
+        self.console.start(stage.name, stage.iterations, done=place.iteration if resuming else 0)
+        if stage.sampling is not None:
+            self._load_engine(self._learner.params)
+        return self._learner
+
+    def rollout(self, plans: Sequence[Plan], sampling: Sampling, iteration: int) -> Collected:
+        """Roll out under the present weights; the random streams belong to (seed, stage, iteration)."""
+        seed = zlib.crc32(f"{self.seed}/{self._stage[0]}/{iteration}".encode()) >> 1
+        return self.rollouts.run(plans, sampling, seed=seed)
+
+    def first_rollout(self, groups: Sequence[Group]) -> bool:
+        """True once, for the first groups that this process sampled: the moment to compare decoder and trainer."""
+        sampled = self._learner is not None and self._learner.stage.sampling is not None
+        first = self._unchecked and sampled and any(group.trajectories for group in groups)
+        self._unchecked = self._unchecked and not first
+        return first
+
+    def hand_off(self, learner: Learner) -> None:
+        if learner.stage.sampling is not None:
+            self._load_engine(learner.params)
+
+    def show(self, credited: Sequence[Credited]) -> None:
+        """Keep a few rollouts for the report's viewer."""
+        sampled = self._learner is not None and self._learner.stage.sampling is not None
+        if sampled and self.iterations % SHOWN_EVERY == 0:
+            decode = self.prepared.tokenizer.decode
+            records = [trajectory_record(c, decode, iteration=self.iterations) for c in pick(credited, SHOWN)]
+            append_trajectories(self.folder / "trajectories.jsonl", records)
+
+    def finish_iteration(self, stages: Sequence[Stage], done: Place, metrics: Metrics) -> None:
+        """Log, watch, measure and save what is due after an iteration. Raises Preempted when asked to stop."""
+        learner = self._learner
+        assert learner is not None and self._sink is not None
+        index, name = self._stage
+        ended = done.stage > index
+        number = stages[index].iterations if ended else done.iteration
+        self._version = learner.version
+        self._sink.log(self.iterations, metrics, stage=name)
+        self.iterations += 1
+        self.console.iteration(number, metrics)
+        for alarm in self.monitor.check(metrics):
+            self.console.message(f"ALARM {alarm.name}: {alarm.message}")
+        every = self.config.eval.every
+        if ended:
+            self._params = learner.params
+        if ended and self.config.all_stages[index].evaluate:
+            self._load_engine(learner.params)
+            self.measure(name)
+        elif every and number % every == 0 and self.config.eval.splits and not ended:
+            self.measure(f"{name}:{number}", splits=self.config.eval.splits[:1])
+        due = self.config.checkpoint.every
+        stopping = self._preemption.requested
+        if ended or stopping or (due and number % due == 0):
+            self._save(stages, done)
+        if stopping:
+            self.checkpoints.wait()
+            raise Preempted
+
+    # --- evaluation --------------------------------------------------------------------------------------------
+
+    def measure(self, when: str, *, splits: Sequence[str] | None = None) -> None:
+        """Greedy, and sampled if configured, on the splits; kept for result.json and written to the metrics."""
+        modes = [replace(self.prepared.sampling, temperature=0.0)]
+        if self.config.eval.sampled:
+            modes.append(replace(self.prepared.sampling, temperature=1.0))
+        for split in self.config.eval.splits if splits is None else splits:
+            for sampling in modes:
+                result = self._evaluate(split, sampling)
+                self._keep(when, result)
+
+    def _evaluate(self, split: str, sampling: Sampling) -> EvalResult:
+        tasks = self.prepared.tasks[split][: self.config.eval.limit or None]
+        limits = replace(self._limits, max_steps=self.config.eval.max_steps or self._limits.max_steps)
+
+        async def rollout(plans: Sequence[Plan], rule: Sampling) -> Sequence[Group]:
+            return self.rollouts.run(plans, rule, seed=EVAL_SEED, limits=limits).groups
+
+        benchmark = self.prepared.env.metrics
+        return asyncio.run(evaluate(tasks, rollout, sampling=sampling, split=split, benchmark=benchmark))
+
+    def _keep(self, when: str, result: EvalResult) -> None:
+        assert self._sink is not None
+        result.write(self.folder / "evaluations" / f"{when.replace(':', '-')}-{result.split}-{result.mode}.json")
+        self.evaluations.append(
+            {"when": when, "split": result.split, "mode": result.mode, "metrics": dict(result.metrics)}
+        )
+        self._sink.log(max(self.iterations - 1, 0), result.named, when=when)
+        shown = "  ".join(f"{k} {result.metrics[k]:.3g}" for k in KEPT if k in result.metrics)
+        self.console.message(f"{when}  {result.split} ({result.mode}, {len(result.records)} tasks): {shown}")
+
+    # --- state ----------------------------------------------------------------------------------------------------
+
+    @property
+    def stage_index(self) -> int:
+        return self._stage[0]
+
+    @property
+    def params(self) -> Any:
+        """The newest parameters."""
+        return self._params if self._params is not None else self._learner.params  # type: ignore[union-attr]
+
+    @property
+    def total_seconds(self) -> float:
+        return self.seconds + time.perf_counter() - self._started
+
+    def result(self) -> dict[str, Any]:
+        """What result.json holds. "before" is the first full evaluation of the run, "after" the last."""
+        moments = list(dict.fromkeys(item["when"] for item in self.evaluations if ":" not in item["when"]))
+
+        def at(when: str) -> dict[str, Any]:
+            return {f"{e['split']}/{e['mode']}": e["metrics"] for e in self.evaluations if e["when"] == when}
+
+        return {
+            "before": at(moments[0]) if moments else {},
+            "after": at(moments[-1]) if moments else {},
+            "evaluations": self.evaluations,
+            "minutes": self.total_seconds / 60,
+            "cpu_seconds": self.cpu_seconds + _cpu_seconds(),
+            "iterations": self.iterations,
+            "compilations": self.compilations.count,
+            "compile_seconds": self.compilations.seconds,
+            "commit": commit(),
+            "seed": self.seed,
+        }
+
+    def _frozen(self, stage: Stage) -> dict[str, Any]:
+        return {"reference": self._reference} if stage.keeps_reference else {}
+
+    def _device_state(self) -> dict[str, Any]:
+        assert self._learner is not None
+        state = {"train": self._learner.state}
+        return state if self._reference is None else state | {"reference": self._reference}
+
+    def _save(self, stages: Sequence[Stage], done: Place) -> None:
+        state = self._device_state() if done.iteration else {"params": self.params}
+        host = {
+            "place": [done.stage, done.iteration],
+            "version": self._version,
+            "iterations": self.iterations,
+            "sources": [dict(stage.source.state()) for stage in stages],
+            "evaluations": self.evaluations,
+            "seconds": self.total_seconds,
+            "cpu_seconds": self.cpu_seconds + _cpu_seconds(),
+            "monitor": self.monitor.state(),
+        }
+        self.checkpoints.save(self.iterations, state, host)
+
+    def _load_engine(self, params: Any) -> None:
+        if self.engine.version < self._engine_version():
+            self.engine.load(params, self._engine_version())
+
+    def _engine_version(self) -> int:
+        return self._learner.version if self._learner is not None else self._version
+
+    def _writers(self) -> list[Writer]:
+        """metrics.jsonl always; trackers as configured. Lines of iterations that will be run again are dropped."""
+        last = self.iterations - 1
+        writers: list[Writer] = [JsonlWriter(self.folder / "metrics.jsonl", after=last)]
+        if "tensorboard" in self.config.trackers:
+            writers.append(TensorBoardWriter(self.folder / "tensorboard", after=last))
+        if "wandb" in self.config.trackers:
+            writers.append(WandbWriter(self.folder, project="jaxagent", config=self.config.model_dump(mode="json")))
+        return writers
+
+    def close(self) -> None:
+        self.console.stop()
+        self.rollouts.close()
+        self.checkpoints.close()
+        self.compilations.close()
+        if self._sink is not None:
+            self._sink.close()
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _cpu_seconds() -> float:
+    """User and system time of this process and of its ended children."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+
+def _limits(prepared: Prepared) -> EpisodeLimits:
+    rollout = prepared.config.rollout
+    return EpisodeLimits(
+        context=rollout.context,
+        max_steps=min(rollout.max_steps, prepared.env.max_steps),
+        max_observation_chars=min(rollout.max_observation_chars, prepared.env.max_observation_chars),
+    )
+
+
+def _rules(prepared: Prepared) -> RolloutRules:
+    rollout = prepared.config.rollout
+    quorum = Quorum(rollout.quorum) if rollout.quorum < 1 else None
+    return RolloutRules(concurrency=rollout.slots, retries=rollout.retries, quorum=quorum)

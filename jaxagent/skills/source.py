@@ -1,0 +1,112 @@
+"""A source that remembers: it wraps another source and keeps the skill bank of Skill-SD beside it.
+
+    next      summaries that finished become visible; plans come from the inner source (rollouts see no skill)
+    teacher   the opening of the teacher's context: the plain prompt with one skill, one for a whole group
+    observe   the mean group return is credited to the skill that taught; episodes go to the summariser
+
+A task without skills has no teacher: `teacher` gives None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxagent.skills.bank import Skill, SkillBank
+from jaxagent.skills.prompt import full_text, inject
+from jaxagent.skills.retrieve import explores, pick_ucb
+from jaxagent.skills.summarise import SummariserPool, summary_payload
+from jaxagent.stage import Plan, Source
+from jaxagent.types import Group, Metrics, Prompt, Task, Trajectory
+
+
+def best_and_worst(group: Group) -> list[Trajectory]:
+    """The episodes worth a lesson: the best, and the worst if it is worse. Ties go to the first rollout."""
+    if not group.trajectories:
+        return []
+    best = max(group.trajectories, key=lambda trajectory: trajectory.reward)
+    worst = min(group.trajectories, key=lambda trajectory: trajectory.reward)
+    return [best, worst] if worst.reward < best.reward else [best]
+
+
+@dataclass(frozen=True)
+class SkillRules:
+    """c: UCB's exploration weight. scope: which tasks share a buffer. text: how a skill is written out.
+
+    max_chars: a longer text is cut at its end: what does not fit is the lesson's loss, never the episode's.
+    """
+
+    c: float = 1.0
+    scope: Callable[[Task], str] = lambda task: task.task_id
+    select: Callable[[Group], Sequence[Trajectory]] = best_and_worst
+    text: Callable[[Skill], str] = full_text
+    max_chars: int = 4000
+
+    def lesson(self, skill: Skill) -> str:
+        return self.text(skill)[: self.max_chars]
+
+
+class SkillSource:
+    """Implements Source. Call `teacher` from the stage's Teacher; picks hold until the next `next`."""
+
+    def __init__(self, inner: Source, bank: SkillBank, pool: SummariserPool, rules: SkillRules | None = None):
+        self.inner, self.bank, self.pool = inner, bank, pool
+        self.rules = rules or SkillRules()
+        self._picks: dict[str, Skill | None] = {}
+
+    def next(self, iteration: int) -> Sequence[Plan] | Sequence[Group]:
+        for summary in self.pool.collect():
+            if summary.skill is not None:
+                self.bank.add(summary.key, summary.skill)
+        self._picks = {}
+        return self.inner.next(iteration)
+
+    def teacher(self, trajectory: Trajectory) -> Prompt | None:
+        """The trajectory's opening with its task's skill in it, or None if there is no skill yet."""
+        skill = self._pick(self.rules.scope(trajectory.task))
+        return None if skill is None else inject(trajectory.prompt, skill, text=self.rules.lesson)
+
+    def observe(self, groups: Sequence[Group]) -> Metrics:
+        taught = explored = 0
+        for group in groups:
+            key = self.rules.scope(group.task)
+            skill = self._pick(key)
+            if skill is not None and group.trajectories:
+                taught += 1
+                explored += explores(self.bank.skills(key), skill)
+                mean = sum(trajectory.reward for trajectory in group.trajectories) / len(group.trajectories)
+                self.bank.credit(key, skill.skill_id, mean)
+            for trajectory in self.rules.select(group):
+                self.pool.submit(key, summary_payload(trajectory))
+        return {
+            **self.inner.observe(groups),
+            **self.pool.metrics(),
+            "skills/size": float(len(self.bank)),
+            "skills/taught_frac": taught / max(1, len(groups)),
+            "skills/explore_frac": explored / max(1, taught),
+        }
+
+    def state(self) -> Mapping[str, Any]:
+        picks = {key: None if skill is None else skill.skill_id for key, skill in self._picks.items()}
+        return {
+            "inner": self.inner.state(),
+            "bank": self.bank.state(),
+            "pending": self.pool.state(),
+            "picks": picks,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.inner.restore(state["inner"])
+        self.bank.restore(state["bank"])
+        self.pool.restore(state["pending"])
+        self._picks = {
+            key: next((skill for skill in self.bank.skills(key) if skill.skill_id == picked), None)
+            for key, picked in state["picks"].items()
+        }
+
+    def _pick(self, key: str) -> Skill | None:
+        """One skill a task and iteration, whoever asks first."""
+        if key not in self._picks:
+            self._picks[key] = pick_ucb(self.bank.skills(key), self.bank.retrievals(key), c=self.rules.c)
+        return self._picks[key]

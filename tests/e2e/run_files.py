@@ -1,0 +1,39 @@
+"""Shipped run files, shrunk until they train in seconds."""
+
+from pathlib import Path
+
+from jaxagent.config import RunConfig, read_run
+
+ROOT = Path(__file__).parents[2]
+RUNS = ROOT / "configs" / "runs"
+SMALL_MODEL = ROOT / "tests" / "data" / "small_model.yaml"
+
+SMALL = (
+    f"model.source={SMALL_MODEL}",
+    "rollout.slots=16",
+    "rollout.context=160",
+    "rollout.max_steps=3",
+    "rollout.max_tokens=24",
+    "rollout.cache_buckets=[]",
+    "rollout.query_buckets=[64]",
+    "rollout.prefill_rows=8",
+    "pack.rows=8",
+    "pack.length=192",
+    "eval.limit=4",
+    "warm_start.0.options.iterations=2",
+    "warm_start.0.options.demonstrations=24",
+    "warm_start.0.options.batch=8",
+    "warm_start.1.options.iterations=2",
+    "warm_start.1.options.demonstrations=24",
+    "warm_start.1.options.batch=8",
+)
+ROLLOUTS = ("stages.0.options.iterations=2", "stages.0.options.tasks=2", "stages.0.options.group_size=4")
+
+
+def small_overrides(name: str, run_dir: Path) -> list[str]:
+    shrunk = ["stages.0.options.iterations=2", "stages.0.options.batch=8"] if name == "world_sft" else list(ROLLOUTS)
+    return [*SMALL, *shrunk, f"run_dir={run_dir}"]
+
+
+def small_run(name: str, run_dir: Path, *overrides: str) -> RunConfig:
+    return read_run(RUNS / f"{name}.yaml", [*small_overrides(name, run_dir), *overrides])

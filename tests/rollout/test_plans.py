@@ -1,0 +1,249 @@
+"""Many episodes: order, retries, drops, quorum, conservation, independence of timing and workers."""
+
+import asyncio
+import functools
+import random
+
+import numpy as np
+import pytest
+from fake_envs import echo_spec, echo_task
+from fake_policy import CharRenderer, Scripted
+
+from jaxagent.envs.inline_pool import InlinePool
+from jaxagent.envs.pool import Deadlines, EnvPool
+from jaxagent.errors import ConfigError, EnvFailure, RolloutError
+from jaxagent.rollout.episode import EpisodeLimits, run_episode
+from jaxagent.rollout.plans import Quorum, RolloutRules, run_plans
+from jaxagent.stage import Plan
+from jaxagent.types import Prompt, Sampling, Status, Task, Trajectory
+
+SPEC = echo_spec(max_steps=4)
+
+
+def babble(key) -> str:
+    """A reply that depends on the key only."""
+    rng = random.Random(f"{key}")
+    return rng.choice(["a", "bb", "?", "end", "flood"])
+
+
+def runner(generate, pool, spec=SPEC):
+    return functools.partial(
+        run_episode,
+        spec,
+        generate=generate,
+        pool=pool,
+        renderer=CharRenderer(),
+        sampling=Sampling(max_tokens=20),
+        limits=EpisodeLimits(context=400, max_observation_chars=40),
+        key_seed=5,
+    )
+
+
+def rollout(plans, *, generate=None, pool=InlinePool, rules=None, spec=SPEC, progress=None):
+    async def run():
+        async with pool() as envs:
+            return await run_plans(
+                plans, runner(generate or Scripted(babble), envs, spec), rules=rules, progress=progress
+            )
+
+    return asyncio.run(run())
+
+
+def fingerprint(groups):
+    """Everything of the groups that may not depend on timing."""
+    return [
+        (group.task.task_id, len(group.dropped), [
+            (item.traj_id, item.status, [step.text for step in item.steps], item.success,
+             [segment.ids_T.tolist() for segment in item.segments],
+             [segment.logprobs["behaviour"].tolist() for segment in item.segments])
+            for item in group.trajectories
+        ])
+        for group in groups
+    ]  # fmt: skip
+
+
+def test_groups_keep_the_order_of_plans_and_rollouts():
+    shuffled = Scripted(babble, delay=lambda key: random.Random(f"x{key}").randrange(30))
+    plans = [Plan(echo_task(f"task{n}"), 4) for n in (3, 1, 2)]
+    groups, metrics = rollout(plans, generate=shuffled)
+    assert [group.task.task_id for group in groups] == ["task3", "task1", "task2"]
+    assert [[item.rollout for item in group.trajectories] for group in groups] == [[0, 1, 2, 3]] * 3
+    assert (metrics["rollout/submitted"], metrics["rollout/kept"]) == (12, 12)
+    straight, _ = rollout(plans)
+    assert fingerprint(groups) == fingerprint(straight)
+
+
+def test_results_do_not_depend_on_workers_or_concurrency():
+    plans = [Plan(echo_task(f"task{n}"), 3) for n in range(4)]
+    reference = fingerprint(rollout(plans)[0])
+    for workers, concurrency in ((1, 1), (2, 5)):
+        rules = RolloutRules(concurrency=concurrency)
+        groups, _ = rollout(plans, pool=functools.partial(EnvPool, workers), rules=rules)
+        assert fingerprint(groups) == reference
+
+
+def test_concurrency_is_a_limit():
+    generate = Scripted(babble, delay=lambda key: 3)
+    rollout([Plan(echo_task("t"), 12)], generate=generate, rules=RolloutRules(concurrency=3))
+    assert generate.most_live == 3
+
+
+def test_members_of_a_group_draw_from_different_streams():
+    generate = Scripted(babble)
+    rollout([Plan(echo_task("t"), 4)], generate=generate)
+    keys = [request.key for request in generate.requests]
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_task_planned_twice_uses_no_stream_twice_but_a_paired_plan_does():
+    def same(prompt: Prompt) -> Prompt:
+        return prompt
+
+    generate = Scripted(babble)
+    plans = [
+        Plan(echo_task("t"), 2),
+        Plan(echo_task("t"), 2),
+        Plan(echo_task("t"), 2, prompt=same, label="paired"),
+    ]
+    groups, _ = rollout(plans, generate=generate)
+    assert [[item.rollout for item in group.trajectories] for group in groups] == [[0, 1], [2, 3], [0, 1]]
+    assert len({item.traj_id for group in groups for item in group.trajectories}) == 6
+
+
+def test_one_failing_rollout_of_32_is_dropped_and_counted():
+    failing = echo_task("bad", fault="raised")
+    plans = [Plan(failing if n == 3 else echo_task(f"task{n}"), 1) for n in range(32)]
+    groups, metrics = rollout(plans, rules=RolloutRules(retries=2))
+    assert [len(group.trajectories) for group in groups] == [0 if n == 3 else 1 for n in range(32)]
+    (dropped,) = groups[3].dropped
+    assert (dropped.reason, dropped.rollout, "env bug" in dropped.message) == ("raised", 0, True)
+    assert metrics["rollout/submitted"] == metrics["rollout/kept"] + metrics["rollout/dropped"] == 32
+    assert metrics["rollout/dropped/raised"] == 1
+    assert metrics["rollout/retries"] == 2
+
+
+def test_a_failure_that_goes_away_is_retried_to_the_same_result(tmp_path):
+    fault = tmp_path / "fault"
+    fault.touch()
+    faulty = [Plan(echo_task("t", fault="raised", once=str(fault)), 2)]
+    groups, metrics = rollout(faulty, rules=RolloutRules(concurrency=1))
+    healthy, _ = rollout([Plan(echo_task("t"), 2)])
+    assert metrics["rollout/retries"] == 1
+    assert fingerprint(groups) == fingerprint(healthy)
+
+
+@pytest.mark.parametrize(("fault", "reason"), [("hang", "hang"), ("exit", "died"), ("none", "garbage")])
+def test_hanging_dying_and_garbage_environments_are_dropped_and_the_rest_goes_on(fault, reason):
+    pool = functools.partial(EnvPool, 2, deadlines=Deadlines(step_s=1.0))
+    plans = [Plan(echo_task("good"), 3), Plan(echo_task("bad", fault=fault), 1)]
+    groups, metrics = rollout(plans, pool=pool, rules=RolloutRules(retries=3, concurrency=2))
+    assert [len(group.trajectories) for group in groups] == [3, 0]
+    assert metrics[f"rollout/dropped/{reason}"] == 1
+    assert metrics["rollout/kept"] == 3
+
+
+def sleeper(times: dict[int, float], statuses: dict[int, Status] | None = None):
+    """A runner whose rollout i takes times[i] seconds and ends with statuses[i]."""
+
+    async def run(task: Task, /, *, rollout: int, prompt, label: str) -> Trajectory:
+        await asyncio.sleep(times.get(rollout, 0.0))
+        status = (statuses or {}).get(rollout, Status.DONE)
+        return Trajectory(f"{task.task_id}:{rollout}", task, rollout, status, Prompt(()), (), ())
+
+    return run
+
+
+def test_quorum_cuts_stragglers_and_counts_them():
+    plans = [Plan(echo_task("a"), 4), Plan(echo_task("b"), 4)]
+    rules = RolloutRules(quorum=Quorum(fraction=0.7, per_task=3))
+    groups, metrics = asyncio.run(run_plans(plans, sleeper({3: 60.0}), rules=rules))
+    assert [len(group.trajectories) for group in groups] == [3, 3]
+    assert [dropped.reason for group in groups for dropped in group.dropped] == ["cancelled"] * 2
+    assert metrics["rollout/submitted"] == 8 == metrics["rollout/kept"] + metrics["rollout/dropped/cancelled"]
+
+
+def test_quorum_waits_for_the_minimum_of_every_task():
+    plans = [Plan(echo_task("a"), 4)]
+    rules = RolloutRules(quorum=Quorum(fraction=0.25, per_task=4))
+    groups, _ = asyncio.run(run_plans(plans, sleeper({3: 0.05}), rules=rules))
+    assert len(groups[0].trajectories) == 4
+
+
+@pytest.mark.parametrize("status", [Status.CANCELLED, Status.ENV_FAILED])
+def test_cancelled_and_failed_trajectories_never_reach_a_baseline(status):
+    groups, metrics = asyncio.run(run_plans([Plan(echo_task("a"), 3)], sleeper({}, {0: status, 2: status})))
+    assert [item.rollout for item in groups[0].trajectories] == [1]
+    assert metrics[f"rollout/dropped/{status.value}"] == 2
+
+
+def test_faults_of_ours_stop_the_run_and_cancel_the_others():
+    cancelled = []
+
+    async def run(task: Task, /, *, rollout: int, prompt, label: str) -> Trajectory:
+        if rollout == 1:
+            raise RolloutError("a bug")
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(rollout)
+            raise
+        raise AssertionError
+
+    with pytest.raises(RolloutError, match="a bug"):
+        asyncio.run(run_plans([Plan(echo_task("a"), 3)], run))
+    assert sorted(cancelled) == [0, 2]
+
+
+def test_a_stall_is_reported_with_the_names_of_the_open_episodes():
+    with pytest.raises(RolloutError, match="open: a:0, a:1"):
+        asyncio.run(
+            run_plans([Plan(echo_task("a"), 2)], sleeper({0: 60, 1: 60}), rules=RolloutRules(stall_s=0.05))
+        )
+
+
+def test_progress_is_reported_for_every_episode():
+    seen: list[tuple[int, int]] = []
+    rollout([Plan(echo_task("a"), 3)], progress=lambda done, total: seen.append((done, total)))
+    assert sorted(seen) == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_metrics_of_a_known_rollout():
+    """Two episodes: "a", "end" (done) and four cut, failing messages (step limit)."""
+    generate = Scripted(lambda key: ["a", "end"][key.step] if key.rollout == 0 else "?" * 30)
+    groups, metrics = rollout([Plan(echo_task("t"), 2)], generate=generate)
+    tokens = sum(len(item.segments[0].ids_T) for item in groups[0].trajectories)
+    assert metrics["rollout/turns"] == 3
+    assert metrics["rollout/sampled_tokens"] == 2 + 4 + 4 * 20
+    assert metrics["rollout/agent_frac"] == pytest.approx(86 / tokens)
+    assert metrics["rollout/truncated"] == pytest.approx(4 / 6)
+    assert metrics["rollout/exec_fail"] == pytest.approx(4 / 6)
+    assert metrics["rollout/success"] == 0.5
+    assert (metrics["rollout/status/done"], metrics["rollout/status/step_limit"]) == (0.5, 0.5)
+    assert metrics["rollout/env_s"] > 0
+
+
+def test_impossible_rules_are_refused():
+    with pytest.raises(ConfigError, match="concurrency=0"):
+        RolloutRules(concurrency=0)
+    with pytest.raises(ConfigError, match="fraction"):
+        Quorum(fraction=1.5)
+    with pytest.raises(ConfigError, match="0 rollouts"):
+        rollout([Plan(echo_task("t"), 0)])
+
+
+def test_failure_kinds_reach_the_counts():
+    async def run(task: Task, /, *, rollout: int, prompt, label: str) -> Trajectory:
+        if rollout == 0:
+            raise EnvFailure("hang", "no answer")
+        return Trajectory("t", task, rollout, Status.DONE, Prompt(()), (), ())
+
+    groups, metrics = asyncio.run(run_plans([Plan(echo_task("a"), 2)], run, rules=RolloutRules(retries=0)))
+    assert groups[0].dropped[0].message == "no answer"
+    assert metrics["rollout/dropped/hang"] == 1
+    assert np.isfinite(list(metrics.values())).all()
+
+
+def test_an_environment_that_always_fails_stops_the_run_with_its_message():
+    with pytest.raises(RolloutError, match=r"not one of 3 episodes survived: \{'reset': 3\}") as caught:
+        rollout([Plan(echo_task("a", fault="reset"), 3)], rules=RolloutRules(retries=1))
+    assert "cannot reset" in str(caught.value)

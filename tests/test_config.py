@@ -1,0 +1,123 @@
+"""The run file: unknown and ill-typed keys, extends, overrides; every shipped file reads."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from jaxagent.chat.render import find_template
+from jaxagent.config import RunConfig, read_run, write_run
+from jaxagent.errors import ConfigError
+from jaxagent.recipes.table import RECIPES, find_recipe
+
+RUNS = Path(__file__).parents[1] / "configs" / "runs"
+SHIPPED = sorted(path for path in RUNS.glob("*.yaml") if path.stem != "appworld_base")
+SMALLEST = {
+    "run_dir": "r",
+    "model": {"source": "tiny"},
+    "env": {"name": "world"},
+    "rollout": {"max_steps": 3, "max_tokens": 10, "context": 100},
+    "stages": [{"recipe": "loop"}],
+}
+
+
+def written(folder, values, name="run.yaml"):
+    path = folder / name
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_run_files_are_valid(path):
+    config = read_run(path)
+    find_template(config.tokenizer.template)
+    for stage in config.all_stages:
+        find_recipe(stage.recipe).options.parse(stage.options)
+
+
+def test_every_recipe_has_a_run_file_for_the_world_and_for_its_paper():
+    names = {path.stem for path in SHIPPED}
+    for recipe in RECIPES:
+        assert {f"world_{recipe}", f"appworld_{recipe}"} <= names
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"rolout": {}}, "rolout: unknown key; did you mean 'rollout'?"),
+        ({"rollout": {"max_step": 3, "max_tokens": 10, "context": 100}}, "did you mean 'max_steps'?"),
+        ({"rollout": {"max_steps": 3, "max_tokens": 200, "context": 100}}, "lower max_tokens or raise context"),
+        ({"seed": "three"}, "seed='three': input should be a valid integer"),
+        ({"seed": -1}, "greater than or equal to 0"),
+        ({"model": {"source": "tiny", "dtype": "float8"}}, "model.dtype='float8'"),
+        ({"pack": {"length": 64, "scored": 32}}, "raise pack.length or lower rollout.context"),
+        ({"pack": {"length": 128, "scored": 256}}, "lower scored"),
+        ({"pack": {"length": 128, "scored": 20}}, "30 tokens that an episode can sample"),
+        ({"stages": []}, "stages"),
+        ({"stages": [{"recpe": "loop"}]}, "stages.0.recpe: unknown key; did you mean 'recipe'?"),
+        ({"model": None}, "model"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_words(tmp_path, change, words):
+    with pytest.raises(ConfigError, match=".") as error:
+        read_run(written(tmp_path, SMALLEST | change))
+    assert words in str(error.value)
+
+
+def test_a_missing_key_is_named(tmp_path):
+    values = {key: value for key, value in SMALLEST.items() if key != "env"}
+    with pytest.raises(ConfigError, match="env: missing"):
+        read_run(written(tmp_path, values))
+
+
+def test_extends_merges_mappings_and_replaces_lists(tmp_path):
+    written(tmp_path, SMALLEST, "base.yaml")
+    child = {"extends": "base.yaml", "rollout": {"max_steps": 7}, "stages": [{"recipe": "gvpo"}]}
+    config = read_run(written(tmp_path, child))
+    assert config.rollout.max_steps == 7
+    assert config.rollout.max_tokens == 10
+    assert [stage.recipe for stage in config.stages] == ["gvpo"]
+
+
+def test_a_circle_of_extends_is_refused(tmp_path):
+    written(tmp_path, {"extends": "b.yaml"}, "a.yaml")
+    written(tmp_path, {"extends": "a.yaml"}, "b.yaml")
+    with pytest.raises(ConfigError, match="circle"):
+        read_run(tmp_path / "a.yaml")
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("seed", "expected key=value"),
+        ("=3", "expected key=value"),
+        ("stages.4.recipe=sft", "not an index below 1"),
+        ("seed.deeper=3", "seed is not a mapping"),
+        ("seed.deeper.still=3", "nothing below 'deeper'"),
+        ("seed=[1", "not YAML"),
+        ("rollout.max_step=3", "did you mean 'max_steps'?"),
+    ],
+)
+def test_bad_overrides_are_refused(tmp_path, override, words):
+    with pytest.raises(ConfigError) as error:
+        read_run(written(tmp_path, SMALLEST | {"seed": 1}), [override])
+    assert words in str(error.value)
+
+
+def test_overrides_reach_into_lists(tmp_path):
+    config = read_run(written(tmp_path, SMALLEST), ["stages.0.options.iterations=5", "seed=9"])
+    assert config.stages[0].options == {"iterations": 5}
+    assert config.seed == 9
+
+
+@pytest.mark.parametrize("name", ["missing.yaml", "folder"])
+def test_unreadable_files_are_config_errors(tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConfigError):
+        read_run(tmp_path / name)
+
+
+def test_a_resolved_configuration_reads_back_equal(tmp_path):
+    config = RunConfig.parse(SMALLEST)
+    write_run(config, tmp_path / "config.yaml")
+    assert read_run(tmp_path / "config.yaml") == config

@@ -1,0 +1,46 @@
+import io
+
+from rich.console import Console
+
+from jaxagent.console import RunConsole, duration
+
+
+def ticking(seconds):
+    state = iter(range(10_000))
+    return lambda: next(state) * seconds
+
+
+def test_plain_lines_with_rates_and_eta():
+    out = io.StringIO()
+    console = RunConsole(Console(file=out), clock=ticking(2.0))
+    console.start("rl", 32)
+    console.iteration(1, {"reward/mean": 0.25, "reward/success": 0.5, "unknown": 1.0}, note="saved")
+    console.iteration(2, {"reward/mean": 0.5})
+    console.message("alarm: [b] look")
+    console.stop()
+    assert out.getvalue().splitlines() == [
+        "rl 1/32  reward 0.250  success 50%  saved  2.0 s/it, 1:02 left",
+        "rl 2/32  reward 0.500  2.0 s/it, 1:00 left",
+        "alarm: [b] look",
+    ]
+
+
+def test_a_resumed_stage_counts_only_what_it_did():
+    out = io.StringIO()
+    console = RunConsole(Console(file=out), clock=ticking(0.25))
+    console.start("rl", 12, done=10)
+    console.iteration(11, {})
+    assert out.getvalue() == "rl 11/12  4.0 it/s, 0:00 left\n"
+
+
+def test_a_terminal_gets_the_same_lines_above_a_bar():
+    out = io.StringIO()
+    console = RunConsole(Console(file=out, force_terminal=True))
+    console.start("rl", 3)
+    console.iteration(1, {"reward/mean": 0.25}, note="[x]")
+    console.stop()
+    assert "rl 1/3  reward 0.250  [x]" in out.getvalue()
+
+
+def test_duration():
+    assert [duration(s) for s in (5.0, 75.0, 3675.0)] == ["0:05", "1:15", "1:01:15"]
