@@ -172,6 +172,7 @@ def main() -> None:
     parser.add_argument("--peer", action="append", default=[], help='"name=python program flags"')
     parser.add_argument("--rounds", type=int, default=1, help="how often each program runs")
     parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--remat", default="full", help="jaxagent's recomputation policy")
     parser.add_argument(
         "--own", action="store_true", help="run jaxagent's program only and print its JSON line"
     )
