@@ -65,7 +65,8 @@ def own(args: argparse.Namespace) -> dict:
         "qwen3", args.vocab, args.hidden, args.layers, args.heads, args.kv_heads, args.head_dim, args.ffn,
         tied=True, qk_norm=True,
     )  # fmt: skip
-    graphdef, params = create(spec, seed=0)
+    # Recomputing each block is no slower on a CPU: what it would read back does not fit in the cache.
+    graphdef, params = create(spec, seed=0, remat=args.remat)
     rng = np.random.default_rng(0)
     mask_T = np.arange(length) >= args.prompt
     samples = [
@@ -134,7 +135,7 @@ def launch(command: list[str], args: argparse.Namespace) -> dict:
 
 
 def compare(args: argparse.Namespace) -> None:
-    programs = {"jaxagent": [sys.executable, str(Path(__file__).resolve()), "--own"]}
+    programs = {"jaxagent": [sys.executable, str(Path(__file__).resolve()), "--own", "--remat", args.remat]}
     for peer in args.peer:
         name, _, command = peer.partition("=")
         programs[name] = shlex.split(command)
@@ -171,6 +172,7 @@ def main() -> None:
     parser.add_argument("--peer", action="append", default=[], help='"name=python program flags"')
     parser.add_argument("--rounds", type=int, default=1, help="how often each program runs")
     parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--remat", default="full", help="jaxagent's recomputation policy")
     parser.add_argument(
         "--own", action="store_true", help="run jaxagent's program only and print its JSON line"
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from optax.contrib import MuonDimensionNumbers
 
@@ -75,8 +76,25 @@ def make_optimizer(spec: OptimizerSpec) -> optax.GradientTransformation:
 
 
 def _adamw(spec: OptimizerSpec, schedule: optax.Schedule) -> optax.GradientTransformation:
-    b1, b2 = spec.betas
-    return optax.adamw(schedule, b1, b2, spec.eps, weight_decay=spec.weight_decay, mask=_decays)
+    decay = optax.add_decayed_weights(spec.weight_decay, _decays) if spec.weight_decay else optax.identity()
+    return optax.chain(_adam(*spec.betas, spec.eps), decay, optax.scale_by_learning_rate(schedule))
+
+
+def _adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
+    """optax.scale_by_adam with its state, moments finished before they are read: the compiler otherwise
+    recomputes them from the old ones, which must then be kept beside the new (one more copy of the model)."""
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        del params
+        count = optax.safe_increment(state.count)
+        mu = jax.tree.map(lambda g, m: b1 * m + (1 - b1) * g, updates, state.mu)
+        nu = jax.tree.map(lambda g, n: b2 * n + (1 - b2) * g * g, updates, state.nu)
+        mu, nu = jax.lax.optimization_barrier((mu, nu))
+        first, second = 1 - b1**count, 1 - b2**count
+        updates = jax.tree.map(lambda m, n: (m / first) / (jnp.sqrt(n / second) + eps), mu, nu)
+        return updates, optax.ScaleByAdamState(count, mu, nu)
+
+    return optax.GradientTransformation(optax.scale_by_adam(b1, b2, eps).init, update)
 
 
 def _muon(spec: OptimizerSpec, schedule: optax.Schedule) -> optax.GradientTransformation:

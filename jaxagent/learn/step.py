@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -213,24 +212,26 @@ class Update:
 
     def _apply(self, state: TrainState, total: tuple[Params, Sums]) -> tuple[TrainState, Sums]:
         grads, sums = total
+        good = sums["update/good"][0] > 0
+        skipped = state.skipped + sums["skip/nonfinite"][0].astype(jnp.int32)
+        # cond, not a select on every leaf: a select needs the old and the new state at once.
+        state = jax.lax.cond(good, self._step, lambda state, grads: state, state, grads)
+        return replace(state, skipped=skipped), {
+            **{name: entry for name, entry in sums.items() if name != "update/good"},
+            "update/grad_norm": Max(optax.tree.norm(grads)),
+            "update/steps": Sum(good.astype(jnp.float32)),
+        }
+
+    def _step(self, state: TrainState, grads: Params) -> TrainState:
         trained, rest = self._partition.split(state.params)
         updates, opt_state = self._optimizer.update(grads, state.opt_state, trained)
-        good = sums["update/good"][0] > 0
-        choose = partial(jax.tree.map, partial(jnp.where, good))
-        step = good.astype(jnp.int32)
-        new = TrainState(
-            params=self._partition.merge(choose(optax.apply_updates(trained, updates), trained), rest),
-            opt_state=choose(opt_state, state.opt_state),
-            step=state.step + step,
-            version=state.version + step,
-            skipped=state.skipped + sums["skip/nonfinite"][0].astype(jnp.int32),
+        return replace(
+            state,
+            params=self._partition.merge(optax.apply_updates(trained, updates), rest),
+            opt_state=opt_state,
+            step=state.step + 1,
+            version=state.version + 1,
         )
-        norm = optax.tree.norm(grads)
-        return new, {
-            **{name: entry for name, entry in sums.items() if name != "update/good"},
-            "update/grad_norm": Max(norm),
-            "update/steps": Sum(step.astype(jnp.float32)),
-        }
 
 
 def make_update(

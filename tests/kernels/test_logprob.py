@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 
 from jaxagent.kernels.logprob import HeadShards, Tiles, token_logprobs
 
-X, D, V = 24, 8, 70
+X, D, V = 24, 8, 74  # 74 = 2 x 37: tiles of 16 are ragged, a wish for 32 becomes 37
 
 
 def case(dtype=jnp.float32):
@@ -33,7 +33,7 @@ def weighted(fn, weight_3X):
     )
 
 
-@pytest.mark.parametrize("tiles", [Tiles(7, 32), Tiles(24, 0), Tiles(100, 100), Tiles(8, 35)])
+@pytest.mark.parametrize("tiles", [Tiles(7, 16), Tiles(24, 0), Tiles(8, 32)])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_values_and_gradients_equal_the_dense_softmax(tiles, temperature):
     hidden_XD, head_VD, target_X, weight_3X = case()

@@ -84,3 +84,18 @@ def test_muon_orthogonalises_each_layer_on_its_own():
     for name in ("attn_norm", "q_bias"):
         np.testing.assert_allclose(moved["layers"][name], first, rtol=1e-3)
     np.testing.assert_allclose(moved["embed"], first, rtol=1e-3)
+
+
+def test_adamw_is_that_of_optax():
+    rng = np.random.default_rng(0)
+    params = {"w": jnp.asarray(rng.normal(size=(3, 4)), jnp.float32)}
+    ours = make_optimizer(OptimizerSpec(1e-2, weight_decay=0.1, betas=(0.8, 0.95), max_grad_norm=0.0))
+    theirs = optax.adamw(1e-2, 0.8, 0.95, weight_decay=0.1)
+    states = [ours.init(params), theirs.init(params)]
+    both = [params, params]
+    for _ in range(5):
+        grads = {"w": jnp.asarray(rng.normal(size=(3, 4)), jnp.float32)}
+        for i, optimizer in enumerate((ours, theirs)):
+            updates, states[i] = optimizer.update(grads, states[i], both[i])
+            both[i] = optax.apply_updates(both[i], updates)
+    np.testing.assert_allclose(both[0]["w"], both[1]["w"], atol=1e-6)
