@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from jaxagent.clock import Clock
 from jaxagent.errors import ConfigError, DataError, DivergenceError
 
 ROOT = Path(__file__).parents[1]
@@ -30,10 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _train(parsed: argparse.Namespace) -> int:
+    clock = Clock()
     from jaxagent.config import read_run
     from jaxagent.run import run_training
 
-    return run_training(read_run(parsed.run, parsed.overrides))
+    config = read_run(parsed.run, parsed.overrides)
+    clock.lap("imports")
+    return run_training(config, clock=clock)
 
 
 def _check(parsed: argparse.Namespace) -> int:

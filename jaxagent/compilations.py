@@ -1,10 +1,17 @@
-"""Counts what XLA compiles in this process, and the seconds it takes. A warm persistent cache still counts, briefly."""
+"""Counts what XLA compiles in this process, and the seconds that getting to an executable takes.
+
+Seconds include tracing and lowering, which a warm persistent cache does not save; it still counts, briefly.
+"""
 
 from __future__ import annotations
 
+import threading
+from collections import defaultdict
+
 import jax
 
-EVENT = "/jax/core/compile/backend_compile_duration"
+COMPILE = "/jax/core/compile/backend_compile_duration"
+SPANS = (COMPILE, "/jax/core/compile/jaxpr_trace_duration", "/jax/core/compile/jaxpr_to_mlir_module_duration")
 
 
 class Compilations:
@@ -12,12 +19,20 @@ class Compilations:
 
     def __init__(self) -> None:
         self.count, self.seconds = 0, 0.0
-        jax.monitoring.register_event_duration_secs_listener(self._on)
+        self._spans: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        jax.monitoring.register_event_time_span_listener(self._on)
 
-    def _on(self, name: str, seconds: float, **_: str | int) -> None:
-        if name == EVENT:
-            self.count += 1
-            self.seconds += seconds
+    def _on(self, name: str, start: float, end: float, **_: str | int) -> None:
+        if name not in SPANS:
+            return
+        self.count += name == COMPILE
+        # A function traced within another one ends first: the outer span replaces it.
+        spans = self._spans[threading.get_ident()]
+        while spans and spans[-1][0] >= start:
+            inner_start, inner_end = spans.pop()
+            self.seconds -= inner_end - inner_start
+        spans.append((start, end))
+        self.seconds += end - start
 
     def close(self) -> None:
-        jax.monitoring.unregister_event_duration_listener(self._on)
+        jax.monitoring.unregister_event_time_span_listener(self._on)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxagent.clock import Meter
 from jaxagent.decode.engine import Engine
 from jaxagent.decode.scheduler import Buckets
 from jaxagent.errors import ConfigError
@@ -75,7 +76,7 @@ def _partition(prepared: Prepared) -> Partition:
     return train_last_layers(last) if last else train_all()
 
 
-def build_engine(prepared: Prepared, policy: Policy) -> Engine:
+def build_engine(prepared: Prepared, policy: Policy, meter: Meter) -> Engine:
     """The decoder, without weights yet."""
     rollout = prepared.config.rollout
     lengths = tuple(sorted({*rollout.cache_buckets, rollout.context}))
@@ -93,4 +94,5 @@ def build_engine(prepared: Prepared, policy: Policy) -> Engine:
         dtype=jnp.dtype(prepared.config.model.dtype),
         decode=prepared.tokenizer.decode,
         mesh=policy.execution.mesh,
+        meter=meter,
     )

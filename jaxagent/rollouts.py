@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from jaxagent.chat.render import Renderer
+from jaxagent.clock import Meter
 from jaxagent.decode.engine import Engine
 from jaxagent.envs.pool import EnvPool
 from jaxagent.envs.protocol import EnvSpec
@@ -46,12 +47,13 @@ class Rollouts:
         limits: EpisodeLimits,
         rules: RolloutRules,
         workers: int,
+        meter: Meter,
     ):
         self.spec, self.engine, self.renderer, self.limits, self.rules = spec, engine, renderer, limits, rules
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True)
         self._thread.start()
-        self._pool = self._call(_open_pool(workers))
+        self._pool = self._call(_open_pool(workers, meter))
 
     def run(
         self,
@@ -92,5 +94,5 @@ class Rollouts:
             raise
 
 
-async def _open_pool(workers: int) -> EnvPool:
-    return EnvPool(workers)
+async def _open_pool(workers: int, meter: Meter) -> EnvPool:
+    return EnvPool(workers, meter=meter)

@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from jaxagent.clock import Clock
 from jaxagent.config import RunConfig, read_run, write_run
 from jaxagent.errors import ConfigError, DataError
 from jaxagent.prepare import TRAINED, Prepared, prepare
@@ -25,22 +26,31 @@ from jaxagent.types import Group, Task
 CONFIG, RESULT = "config.yaml", "result.json"
 
 
-def run_training(config: RunConfig) -> int:
-    """Train a run to its end; returns the exit code (0, or EXIT_PREEMPTED when asked to stop and saved)."""
+def run_training(config: RunConfig, *, clock: Clock | None = None) -> int:
+    """Train a run to its end; returns the exit code (0, or EXIT_PREEMPTED when asked to stop and saved).
+
+    clock: when the run began; now, if it is not given.
+    """
+    clock = clock or Clock()
     prepared = prepare(config)
     folder = _open_folder(prepared)
+    clock.lap("prepare")
     stages = build_stages(prepared)
+    clock.lap("demonstrations")
     with Preemption() as preemption:
-        return _train(prepared, stages, folder, preemption)
+        return _train(prepared, stages, folder, preemption, clock)
 
 
-def _train(prepared: Prepared, stages: Sequence[Stage], folder: Path, preemption: Preemption) -> int:
+def _train(
+    prepared: Prepared, stages: Sequence[Stage], folder: Path, preemption: Preemption, clock: Clock
+) -> int:
     _set_up_jax()
     from jaxagent.report.run import write_report
     from jaxagent.runtime import Preempted, Runtime
     from jaxagent.train import train
 
-    with Runtime(prepared, preemption) as run:
+    clock.lap("imports")
+    with Runtime(prepared, preemption, clock=clock) as run:
         try:
             train(stages, run)
         except Preempted:
@@ -48,6 +58,7 @@ def _train(prepared: Prepared, stages: Sequence[Stage], folder: Path, preemption
             return EXIT_PREEMPTED
         if prepared.config.export:
             _export(run.policy.graphdef, run.params, prepared, folder / "export", form="merged")
+        clock.lap("export")
     # The environment processes have ended, so that their CPU time counts.
     (folder / RESULT).write_text(json.dumps(run.result(), indent=1) + "\n")
     write_report(folder)

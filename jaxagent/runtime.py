@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import resource
-import time
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ import jax.numpy as jnp
 
 from jaxagent.checkpoint import Checkpointer
 from jaxagent.checks import TOLERANCES
+from jaxagent.clock import COMPILATION, DECODE, ENVIRONMENTS, PYTHON, Clock, Meter
 from jaxagent.compilations import Compilations
 from jaxagent.console import RunConsole
 from jaxagent.eval.runner import EvalResult, evaluate
@@ -39,6 +39,7 @@ from jaxagent.types import Credited, Group, Metrics, Sampling
 
 EVAL_SEED = 1_000_003  # evaluations draw from streams that no training rollout uses
 SHOWN, SHOWN_EVERY = 4, 5  # rollouts kept for the report, and every how many iterations
+START, EVALUATION, END = "start", "evaluation", "end"  # what is timed beside the stages
 KEPT = ("success", "tgc", "sgc", "completion", "reward", "failed_steps", "exec_fail", "turns")
 
 
@@ -57,7 +58,7 @@ class Place:
 class Runtime:
     """See the module docstring. Use as a context manager: it owns processes, threads and files."""
 
-    def __init__(self, prepared: Prepared, preemption: Preemption, console: RunConsole | None = None):
+    def __init__(self, prepared: Prepared, preemption: Preemption, *, clock: Clock, console: RunConsole | None = None):
         config = prepared.config
         self.prepared, self.config, self.renderer = prepared, config, prepared.renderer
         self.folder = Path(config.run_dir)
@@ -65,12 +66,14 @@ class Runtime:
         self.console = console or RunConsole()
         self._preemption = preemption
         self.compilations = Compilations()
-        self._started = time.perf_counter()
+        meter = Meter(DECODE, ENVIRONMENTS)
+        self.clock = clock
+        clock.divide(lambda: {**meter.seconds(), COMPILATION: self.compilations.seconds})
         self.policy = build_policy(prepared)
         self._params: Any = self.policy.params
         self._version = 0
         self._reference: Any = None
-        self.engine = build_engine(prepared, self.policy)
+        self.engine = build_engine(prepared, self.policy, meter)
         self.parity_tolerance = TOLERANCES[config.model.dtype]
         self._unchecked = True
         self._limits = _limits(prepared)
@@ -81,11 +84,12 @@ class Runtime:
             limits=self._limits,
             rules=_rules(prepared),
             workers=config.env.workers,
+            meter=meter,
         )
         self.checkpoints = Checkpointer(self.folder / "checkpoints", keep=config.checkpoint.keep)
         self.monitor = Monitor()
         self.evaluations: list[dict[str, Any]] = []
-        self.seconds = self.cpu_seconds = 0.0  # of earlier processes of this run
+        self.cpu_seconds = 0.0  # of earlier processes of this run
         self.iterations = 0
         self._sink: MetricSink | None = None
         self._learner: Learner | None = None
@@ -101,7 +105,8 @@ class Runtime:
         if host is not None:
             self._version, self.iterations = host["version"], host["iterations"]
             self.evaluations = list(host["evaluations"])
-            self.seconds, self.cpu_seconds = host["seconds"], host["cpu_seconds"]
+            self.cpu_seconds = host["cpu_seconds"]
+            self.clock.resume(host["seconds"])
             self.monitor.restore(host["monitor"])
             for stage, state in zip(stages, host["sources"]):
                 stage.source.restore(state)
@@ -111,6 +116,8 @@ class Runtime:
                 self._params = found.device_state["params"]
             self.console.message(f"going on at stage {place.stage + 1}, iteration {place.iteration + 1}")
         self._sink = MetricSink(self.folder, after=self.iterations - 1, writers=self._writers())
+        self.clock.lap("build")
+        self.clock.take(START)
         if host is None and self.config.eval.at_start:
             self._load_engine(self._params)
             self.measure("start")
@@ -137,6 +144,7 @@ class Runtime:
         self.console.start(stage.name, stage.iterations, done=place.iteration if resuming else 0)
         if stage.sampling is not None:
             self._load_engine(self._learner.params)
+        self.clock.lap("build")
         return self._learner
 
     def rollout(self, plans: Sequence[Plan], sampling: Sampling, iteration: int) -> Collected:
@@ -176,6 +184,7 @@ class Runtime:
         self.console.iteration(number, metrics)
         for alarm in self.monitor.check(metrics):
             self.console.message(f"ALARM {alarm.name}: {alarm.message}")
+        self.clock.lap(PYTHON)
         every = self.config.eval.every
         if ended:
             self._params = learner.params
@@ -188,6 +197,8 @@ class Runtime:
         stopping = self._preemption.requested
         if ended or stopping or (due and number % due == 0):
             self._save(stages, done)
+        self.clock.lap("checkpoint")
+        self.clock.take(name)
         if stopping:
             self.checkpoints.wait()
             raise Preempted
@@ -199,9 +210,12 @@ class Runtime:
         modes = [replace(self.prepared.sampling, temperature=0.0)]
         if self.config.eval.sampled:
             modes.append(replace(self.prepared.sampling, temperature=1.0))
+        self.clock.lap("hand_off")
+        self.clock.take(self._stage[1] or START)
         for split in self.config.eval.splits if splits is None else splits:
             for sampling in modes:
                 result = self._evaluate(split, sampling)
+                self.clock.lap(EVALUATION)
                 self._keep(when, result)
 
     def _evaluate(self, split: str, sampling: Sampling) -> EvalResult:
@@ -220,7 +234,8 @@ class Runtime:
         self.evaluations.append(
             {"when": when, "split": result.split, "mode": result.mode, "metrics": dict(result.metrics)}
         )
-        self._sink.log(max(self.iterations - 1, 0), result.named, when=when)
+        taken = self.clock.take(EVALUATION)
+        self._sink.log(max(self.iterations - 1, 0), {**result.named, **taken}, when=when)
         shown = "  ".join(f"{k} {result.metrics[k]:.3g}" for k in KEPT if k in result.metrics)
         self.console.message(f"{when}  {result.split} ({result.mode}, {len(result.records)} tasks): {shown}")
 
@@ -235,12 +250,13 @@ class Runtime:
         """The newest parameters."""
         return self._params if self._params is not None else self._learner.params  # type: ignore[union-attr]
 
-    @property
-    def total_seconds(self) -> float:
-        return self.seconds + time.perf_counter() - self._started
-
     def result(self) -> dict[str, Any]:
-        """What result.json holds. "before" is the first full evaluation of the run, "after" the last."""
+        """What result.json holds. "before" is the first full evaluation of the run, "after" the last.
+
+        "seconds" is the run's wall time until now by stage and part (clock.py); it adds up to "minutes".
+        """
+        self.clock.lap("close")
+        self.clock.take(END)
         moments = list(dict.fromkeys(item["when"] for item in self.evaluations if ":" not in item["when"]))
 
         def at(when: str) -> dict[str, Any]:
@@ -250,7 +266,8 @@ class Runtime:
             "before": at(moments[0]) if moments else {},
             "after": at(moments[-1]) if moments else {},
             "evaluations": self.evaluations,
-            "minutes": self.total_seconds / 60,
+            "minutes": self.clock.total / 60,
+            "seconds": self.clock.spent,
             "cpu_seconds": self.cpu_seconds + _cpu_seconds(),
             "iterations": self.iterations,
             "compilations": self.compilations.count,
@@ -275,7 +292,7 @@ class Runtime:
             "iterations": self.iterations,
             "sources": [dict(stage.source.state()) for stage in stages],
             "evaluations": self.evaluations,
-            "seconds": self.total_seconds,
+            "seconds": self.clock.spent,
             "cpu_seconds": self.cpu_seconds + _cpu_seconds(),
             "monitor": self.monitor.state(),
         }

@@ -8,13 +8,13 @@ Out: trained parameters in the runtime, metrics in the run folder. The order ins
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from jaxagent.checks import check_parity, mismatch_metrics
+from jaxagent.clock import PYTHON
 from jaxagent.credit.stats import credit_metrics, group_metrics
 from jaxagent.learner import Learner
 from jaxagent.rollouts import Collected
@@ -39,7 +39,7 @@ def train(stages: Sequence[Stage], run: Runtime) -> None:
 
 def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Metrics:
     """One iteration of one stage; returns its metrics."""
-    clock = Clock()
+    clock = run.clock
     collected = collect(stage, run, iteration)
     clock.lap("collect")
     groups = collected.groups
@@ -51,6 +51,7 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
     groups = rewarded(stage, groups)
     credited = credit(stage, groups)
     run.show(credited)
+    clock.lap("credit")
     taught_credit = taught(credited, stage.teacher, learner, run.renderer)
     clock.lap("teacher")
     metrics = learner.update(stage.samples(taught_credit), seed=(run.seed, run.stage_index, iteration))
@@ -62,7 +63,8 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
         metrics |= mismatch_metrics(groups)
     observed = stage.source.observe(groups)
     measured = {**group_metrics(groups), **credit_metrics(credited)} if stage.credit else {}
-    return {**collected.metrics, **measured, **metrics, **observed, **clock.times()}
+    clock.lap(PYTHON)
+    return {**collected.metrics, **measured, **metrics, **observed, **clock.take(stage.name)}
 
 
 def collect(stage: Stage, run: Runtime, iteration: int) -> Collected:
@@ -95,19 +97,3 @@ def credit(stage: Stage, groups: Sequence[Group]) -> list[Credited]:
         ]
     credited = stage.credit(groups)
     return stage.filter(credited) if stage.filter else credited
-
-
-class Clock:
-    """Wall seconds between laps, by name, and in all."""
-
-    def __init__(self) -> None:
-        self._laps: dict[str, float] = {}
-        self._start = self._last = time.perf_counter()
-
-    def lap(self, name: str) -> None:
-        now = time.perf_counter()
-        self._laps[f"seconds/{name}"] = now - self._last
-        self._last = now
-
-    def times(self) -> Metrics:
-        return {**self._laps, "seconds/total": time.perf_counter() - self._start}

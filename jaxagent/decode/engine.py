@@ -11,6 +11,7 @@ it).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
+from jaxagent.clock import DECODE, Meter
 from jaxagent.decode.buckets import Buckets
 from jaxagent.decode.programs import MAX_STOPS, Programs
 from jaxagent.decode.scheduler import Job, common_prefix
@@ -45,7 +47,7 @@ class Engine:
     slots: sessions whose KV is kept; with fewer slots than sessions, idle ones are evicted and prefilled
     again. tokens: tokens sampled per device call, the longest that a new request waits.
     decode: ids -> text, needed for stop strings only.   burst: prefill calls in a row before decoding goes
-    on.
+    on.   meter: counts the seconds of ticks.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Engine:
         decode: Decode | None = None,
         burst: int = 16,
         mesh: Mesh | None = None,
+        meter: Meter | None = None,
     ):
         if buckets.decode[-1] > slots:
             raise ConfigError(f"decode rows {buckets.decode} exceed slots={slots}; a row needs a slot")
@@ -69,6 +72,7 @@ class Engine:
         self._worker = Worker(
             spec, self._programs, slots=slots, buckets=buckets, dtype=dtype, decode=decode, burst=burst
         )
+        self._meter = meter or Meter(DECODE)
         self._sessions: dict[str, Session] = {}
         self._answers: dict[Job, Answer] = {}
         self._inbox: list[Event] = []
@@ -175,7 +179,7 @@ class Engine:
         try:
             while left or self._inbox:
                 events, self._inbox = self._inbox, []
-                tick = self._thread.submit(self._worker.tick, events)
+                tick = self._thread.submit(self._tick, events)
                 try:
                     done, left = await asyncio.wrap_future(tick)
                 except asyncio.CancelledError:
@@ -193,6 +197,10 @@ class Engine:
             for answer in self._answers.values():
                 if not answer.done():
                     answer.set_exception(error)
+
+    def _tick(self, events: Sequence[Event]) -> tuple[list[tuple[Job, Completion]], bool]:
+        with self._meter.during(DECODE):
+            return self._worker.tick(events)
 
     def _deliver(self, job: Job, completion: Completion) -> None:
         answer = self._answers.get(job)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from jaxagent.clock import ENVIRONMENTS, Meter
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.wire import decode_evaluation, decode_step
 from jaxagent.envs.worker_client import Lost, Worker
@@ -95,12 +96,16 @@ class Pool(Protocol):
 
 
 class EnvPool:
-    """Owner of the worker processes. Use as an async context manager, from one event loop."""
+    """Owner of the worker processes. Use as an async context manager, from one event loop.
 
-    def __init__(self, workers: int, *, deadlines: Deadlines | None = None):
+    meter: counts the seconds in which a call is open.
+    """
+
+    def __init__(self, workers: int, *, deadlines: Deadlines | None = None, meter: Meter | None = None):
         if workers < 1:
             raise ConfigError(f"env.workers={workers}; at least one worker process is needed")
         self._deadlines = deadlines or Deadlines()
+        self.meter = meter or Meter(ENVIRONMENTS)
         self._counts: Counter[str] = Counter()
         self._workers = [Worker(self._deadlines.start_s, self._counts) for _ in range(workers)]
         self._room = asyncio.Condition()
@@ -163,7 +168,8 @@ class _Lease:
         self._exchange.add_done_callback(_retrieve)
         counts = self._pool.counts
         try:
-            answer, busy_s = await asyncio.shield(self._exchange)
+            with self._pool.meter.during(ENVIRONMENTS):
+                answer, busy_s = await asyncio.shield(self._exchange)
         except Lost as lost:
             counts[lost.kind] += 1
             raise EnvFailure(lost.kind, f"{operation}: {lost}") from lost

@@ -37,12 +37,8 @@ class EvalResult:
 
     @property
     def named(self) -> Metrics:
-        """Metrics under their names in the log: eval/<split>/<mode>/tgc …, and the seconds/evaluation it
-        took.
-        """
-        prefix = f"eval/{self.split}/{self.mode}"
-        named = {f"{prefix}/{name}": value for name, value in self.metrics.items()}
-        return named | {"seconds/evaluation": self.seconds}
+        """Metrics under their names in the log: eval/<split>/<mode>/tgc …"""
+        return {f"eval/{self.split}/{self.mode}/{name}": value for name, value in self.metrics.items()}
 
     def write(self, path: str | Path) -> None:
         """Everything as one JSON file."""

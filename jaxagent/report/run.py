@@ -29,11 +29,11 @@ def write_report(folder: Path, console: Console | None = None) -> Path:
     records = read_metrics(folder / "metrics.jsonl")
     out = folder / "report"
     pictures = [learning_curves(records, out / "curves.png", title=folder.name)]
-    seconds = wall_seconds(records)
+    result = read_result(folder / "result.json") if (folder / "result.json").is_file() else None
+    seconds = (result or {}).get("seconds") or wall_seconds(records)
     if seconds:
         pictures.append(wall_chart(seconds, out / "wall_time.png"))
         console.print(wall_table(seconds))
-    result = read_result(folder / "result.json") if (folder / "result.json").is_file() else None
     if result is not None:
         console.print(final_table(result))
     shown = read_trajectories(folder / "trajectories.jsonl")

@@ -1,93 +1,71 @@
 """Where the wall time of a run went: a table and a PNG.
 
-In: lines of metrics.jsonl with `seconds/<part>`, and `seconds/total` if the parts do not cover the iteration;
-what is left of it is shown as "rest (Python)". A part may be divided: `seconds/collect/decode` lies within
-`seconds/collect`. A division is shown by its own name, added up over the parts it occurs in:
-
-    collect 5, collect/decode 3, update 4, update/compilation 1, total 10
-    ->  decode 3, collect 2, update 3, compilation 1, rest 1
+In: what result.json holds in "seconds", stage -> part -> seconds, which is all of a run (clock.py says what the parts
+mean). Of a run that has not ended, the lines of metrics.jsonl: its iterations and evaluations.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from jaxagent.clock import own_seconds
 from jaxagent.errors import DataError
 from jaxagent.metrics import Record
 
 Seconds = dict[str, dict[str, float]]  # stage -> part -> seconds
 
-REST = "rest (Python)"
-_PREFIX, _TOTAL = "seconds/", "seconds/total"
+OTHER = "other"
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442", "#332288", "#88ccee")
 
 
-def wall_seconds(
-    records: Sequence[Record], *, extra: Mapping[str, Mapping[str, float]] | None = None
-) -> Seconds:
-    """Sum parts by the record's `stage` label; a line without one (an evaluation) belongs to the stage
-    before.
-
-    extra: stages that were not logged, e.g. {"start": {"imports": 3.0}}.
-    """
-    found: dict[str, dict[str, float]] = {stage: dict(parts) for stage, parts in (extra or {}).items()}
-    name = "start"
+def wall_seconds(records: Sequence[Record]) -> Seconds:
+    """Sums of `seconds/<part>` by the record's `stage`; an evaluation, which has none, belongs to "evaluation"."""
+    found: Seconds = {}
     for record in records:
         parts = own_seconds(record)
-        total = record.get(_TOTAL)
-        if total is not None:
-            parts[REST] = max(0.0, float(total) - sum(parts.values()))
-        name = str(record.get("stage", name))
         if parts:
-            stage = found.setdefault(name, {})
+            stage = found.setdefault(str(record.get("stage", "evaluation")), {})
             for part, seconds in parts.items():
                 stage[part] = stage.get(part, 0.0) + seconds
     return found
 
 
-def own_seconds(record: Record) -> dict[str, float]:
-    """Seconds of one line by part, without those of its divisions."""
-    whole = {
-        key.removeprefix(_PREFIX): float(value)
-        for key, value in record.items()
-        if key.startswith(_PREFIX) and key != _TOTAL and value is not None
-    }
-    own: dict[str, float] = defaultdict(float)
-    for path, seconds in whole.items():
-        inside = sum(value for other, value in whole.items() if other.rpartition("/")[0] == path)
-        own[path.rpartition("/")[2]] += max(0.0, seconds - inside)
-    return dict(own)
-
-
-def part_names(seconds: Seconds) -> list[str]:
-    """Parts of all stages, the largest first, the rest last."""
+def shown_seconds(seconds: Seconds, *, least: float = 0.005) -> Seconds:
+    """Parts of all stages, the largest first; those with less than `least` of everything together as "other"."""
     sums: dict[str, float] = defaultdict(float)
     for parts in seconds.values():
         for part, value in parts.items():
             sums[part] += value
-    return sorted(sums, key=lambda part: (part == REST, -sums[part]))
+    small = {part for part, value in sums.items() if value < least * sum(sums.values())}
+    order = sorted(sums.keys() - small, key=lambda part: -sums[part])
+    shown = {stage: {part: parts.get(part, 0.0) for part in order} for stage, parts in seconds.items()}
+    if small:
+        for stage, parts in seconds.items():
+            shown[stage][OTHER] = sum(value for part, value in parts.items() if part in small)
+    return shown
 
 
 def wall_table(seconds: Seconds) -> Table:
     """Seconds by part (rows) and stage (columns), with each part's share of everything."""
-    whole = sum(sum(parts.values()) for parts in seconds.values())
+    shown = shown_seconds(seconds)
+    whole = sum(sum(parts.values()) for parts in shown.values())
     table = Table(title="Where the wall time went (seconds)")
-    table.add_column("part")
-    for stage in seconds:
+    table.add_column("part", no_wrap=True, min_width=max((len(part) for part in _parts(shown)), default=0))
+    for stage in shown:
         table.add_column(stage, justify="right")
     table.add_column("all", justify="right")
     table.add_column("share", justify="right")
-    for part in part_names(seconds):
-        values = [parts.get(part, 0.0) for parts in seconds.values()]
+    for part in _parts(shown):
+        values = [parts[part] for parts in shown.values()]
         share = sum(values) / whole if whole else 0.0
         table.add_row(part, *(f"{value:.1f}" for value in values), f"{sum(values):.1f}", f"{share:.0%}")
-    sums = [sum(parts.values()) for parts in seconds.values()]
+    sums = [sum(parts.values()) for parts in shown.values()]
     table.add_section()
     table.add_row("all", *(f"{value:.1f}" for value in sums), f"{whole:.1f}", "100%")
     return table
@@ -102,11 +80,12 @@ def wall_chart(seconds: Seconds, path: str | Path, *, title: str = "Where the wa
     figure = Figure(figsize=(9, 1.6 + 0.55 * len(seconds)), layout="constrained")
     FigureCanvasAgg(figure)
     axis = figure.subplots()
-    stages = list(seconds)
+    shown = shown_seconds(seconds)
+    stages = list(shown)
     left = [0.0] * len(stages)
-    for i, part in enumerate(part_names(seconds)):
-        width = [seconds[stage].get(part, 0.0) for stage in stages]
-        colour = "0.75" if part == REST else _COLOURS[i % len(_COLOURS)]
+    for i, part in enumerate(_parts(shown)):
+        width = [shown[stage][part] for stage in stages]
+        colour = "0.75" if part == OTHER else _COLOURS[i % len(_COLOURS)]
         axis.barh(stages, width, left=left, color=colour, label=f"{part} {sum(width):.0f} s", height=0.65)
         left = [a + b for a, b in zip(left, width)]
     axis.invert_yaxis()
@@ -118,3 +97,7 @@ def wall_chart(seconds: Seconds, path: str | Path, *, title: str = "Where the wa
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
     return path
+
+
+def _parts(shown: Seconds) -> list[str]:
+    return list(next(iter(shown.values()), {}))

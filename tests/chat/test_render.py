@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from chat.conversations import CONVERSATIONS, TOOL_CONVERSATIONS, TOOLS, hf_messages, opening_length
 from jaxagent.chat.chatml import QWEN25_SYSTEM
 from jaxagent.chat.render import TEMPLATES, Renderer, find_template
 from jaxagent.chat.train_tokenizer import train_tokenizer
 from jaxagent.errors import ConfigError, DataError
 from jaxagent.types import Message, Prompt, ToolCall
+from tests.chat.conversations import CONVERSATIONS, TOOL_CONVERSATIONS, TOOLS, hf_messages, opening_length
 
 U, A, T, S = (functools.partial(Message, role) for role in ("user", "assistant", "tool", "system"))
 

@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from chat.conversations import TOOLS
 from jaxagent.chat.tools import parse_code, parse_tool_calls
 from jaxagent.types import Action, Message, ToolCall
+from tests.chat.conversations import TOOLS
 
 
 def said(text, thinking=None):

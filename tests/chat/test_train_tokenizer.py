@@ -61,8 +61,7 @@ def test_ids_of_the_specials_come_first():
 def test_same_texts_same_tokenizer_in_another_process():
     root = Path(__file__).parents[2]
     code = (
-        "import sys; sys.path.insert(0, 'tests'); "
-        "from chat.test_train_tokenizer import TEXTS, train_tokenizer; "
+        "from tests.chat.test_train_tokenizer import TEXTS, train_tokenizer; "
         "print(train_tokenizer(TEXTS, 400).backend.to_str())"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True)

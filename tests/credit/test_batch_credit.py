@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
-from made_episodes import make_group, make_step, make_task, make_trajectory
 
 from jaxagent.credit.batch import reinforce, reinforce_pp, whiten
 from jaxagent.types import Group
+from tests.made_episodes import make_group, make_step, make_task, make_trajectory
 
 
 def scalars(items):

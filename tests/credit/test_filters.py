@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from made_episodes import make_group, make_task, make_trajectory
 
 from jaxagent.credit.filters import (
     abs_min,
@@ -14,6 +13,7 @@ from jaxagent.credit.filters import (
 from jaxagent.credit.group import group_mean, leave_one_out, per_group
 from jaxagent.errors import ConfigError
 from jaxagent.types import Credited, Group
+from tests.made_episodes import make_group, make_task, make_trajectory
 
 LOO = per_group(leave_one_out)
 

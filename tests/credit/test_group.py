@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from made_episodes import make_group, make_task, make_trajectory
 
 from jaxagent.credit.group import (
     group_mean,
@@ -12,6 +11,7 @@ from jaxagent.credit.group import (
 )
 from jaxagent.errors import ConfigError, RolloutError
 from jaxagent.types import Group, Status
+from tests.made_episodes import make_group, make_task, make_trajectory
 
 R = [1.0, 0.5, 0.0, 0.0]
 

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
-from made_episodes import make_group, make_step, make_task, make_trajectory
 
 from jaxagent.credit.filters import zero_std
 from jaxagent.credit.group import group_mean, group_std, leave_one_out, per_group
 from jaxagent.credit.gvpo import failed_step, gvpo, shape_failed
 from jaxagent.errors import ConfigError
 from jaxagent.types import ExecStatus, Group
+from tests.made_episodes import make_group, make_step, make_task, make_trajectory
 
 OK, BAD = ExecStatus.OK, ExecStatus.RUNTIME_ERROR
 BASE = per_group(group_mean)

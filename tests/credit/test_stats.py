@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
-from made_episodes import make_group, make_step, make_task, make_trajectory
 
 from jaxagent.credit.group import group_mean, per_group
 from jaxagent.credit.gvpo import gvpo
 from jaxagent.credit.stats import credit_metrics, group_metrics
 from jaxagent.types import Credited, Group
+from tests.made_episodes import make_group, make_step, make_task, make_trajectory
 
 
 def test_group_metrics():

@@ -2,13 +2,13 @@ import json
 from collections import Counter
 
 import pytest
-from made_episodes import make_group, make_task
 
 from jaxagent.data.demos import DemoSource
 from jaxagent.data.tasks import Epochs, TaskSource, easier
 from jaxagent.errors import ConfigError, DataError
 from jaxagent.stage import Source
 from jaxagent.types import Group
+from tests.made_episodes import make_group, make_task
 
 POOL = [make_task(f"t{i}", difficulty=1 + i % 3) for i in range(7)]
 

@@ -2,33 +2,12 @@
 cache.
 """
 
-import asyncio
-from dataclasses import replace
-
-import jax
-import numpy as np
 import pytest
 
-from jaxagent.decode.buckets import Buckets
+from jaxagent.compilations import Compilations
 from jaxagent.decode.engine import Engine
-from jaxagent.model.spec import ModelSpec
 from jaxagent.model.transformer import create
-from jaxagent.types import GenerateRequest, SampleKey, Sampling
-
-SPEC = ModelSpec(
-    family="qwen3",
-    vocab=300,
-    width=32,
-    layers=2,
-    heads=4,
-    kv_heads=2,
-    head_dim=8,
-    mlp=48,
-    tied=True,
-    qk_norm=True,
-    init_std=0.25,
-)
-BUCKETS = Buckets(prefill=((2, 8),), decode=(4,), lengths=(96,))
+from tests.decode.engines import BUCKETS, SPEC
 
 
 @pytest.fixture(scope="session")
@@ -48,39 +27,9 @@ def make_engine(model):
     return make
 
 
-def request(session, ids, *, rollout=0, step=0, task=1, **sampling):
-    return GenerateRequest(
-        session,
-        np.asarray(ids, np.int32),
-        SampleKey(seed=5, task=task, rollout=rollout, step=step),
-        replace(Sampling(max_tokens=10), **sampling),
-    )
-
-
-def prompt(length, seed=0):
-    return np.random.default_rng(seed).integers(0, SPEC.vocab, length).astype(np.int32)
-
-
-def run(engine, *requests):
-    """Completions of requests that are all in flight at once."""
-
-    async def together():
-        return await asyncio.gather(*(engine(one) for one in requests))
-
-    return asyncio.run(together())
-
-
-class CompileMeter:
-    """Compilations of this process, by JAX's own events."""
-
-    def __init__(self):
-        self.count = 0
-        jax.monitoring.register_event_duration_secs_listener(self._on)
-
-    def _on(self, name, seconds, **_):
-        self.count += name.endswith("backend_compile_duration")
-
-
 @pytest.fixture(scope="session")
 def meter():
-    return CompileMeter()
+    """Compilations of this process, by JAX's own events."""
+    found = Compilations()
+    yield found
+    found.close()

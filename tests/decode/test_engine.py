@@ -11,8 +11,7 @@ from flax import nnx
 from jaxagent.decode.buckets import Buckets
 from jaxagent.errors import DivergenceError, RolloutError
 from jaxagent.types import Stop
-
-from .conftest import SPEC, prompt, request, run
+from tests.decode.engines import SPEC, prompt, request, run
 
 TOLERANCE = 2e-5  # float32: prefill, decode and full forward; never loosened
 

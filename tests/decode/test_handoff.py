@@ -10,8 +10,7 @@ from jaxagent.mesh.mesh import MeshSpec, make_mesh
 from jaxagent.model.lora import add_lora, merge_lora
 from jaxagent.model.params import place
 from jaxagent.model.spec import LoraSpec
-
-from .conftest import BUCKETS, SPEC, prompt, request, run
+from tests.decode.engines import BUCKETS, SPEC, prompt, request, run
 
 
 def test_adapters_reach_the_decoder_and_every_bit_counts(model):

@@ -13,8 +13,7 @@ from jaxagent.decode.buckets import Buckets
 from jaxagent.decode.engine import Engine
 from jaxagent.model.hf import load_hf
 from jaxagent.model.transformer import abstract
-
-from .conftest import request
+from tests.decode.engines import request
 
 SHAPE = {
     "vocab_size": 257,

@@ -28,17 +28,20 @@ def test_recipe_trains_from_its_run_file(tmp_path, recipe):
     assert set(result["after"]) == {"test_normal/greedy", "test_normal/sampled"}
     assert {"tgc", "sgc"} <= set(result["before"]["test_normal/greedy"])
     assert result["compilations"] > 0
+    spent = sum(sum(parts.values()) for parts in result["seconds"].values())
+    assert spent == pytest.approx(result["minutes"] * 60)
+    assert {"decode", "environments", "compilation", "python"} <= set(result["seconds"]["evaluation"])
     for file in ("report/index.html", "report/curves.png", "config.yaml", "export/model.safetensors"):
         assert (folder / file).stat().st_size > 0
 
 
 def test_an_exported_run_loads_in_transformers_to_the_same_logits(tmp_path):
     torch = pytest.importorskip("torch")
+    from flax import nnx
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from jaxagent.model.hf import load_hf
     from jaxagent.model.transformer import abstract
-    from flax import nnx
 
     folder = tmp_path / "run"
     run_training(small_run("world_sft", folder))

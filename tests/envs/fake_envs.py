@@ -1,4 +1,4 @@
-"""Small environments for pool and rollout tests. Worker processes import this file by its name."""
+"""Small environments for pool and rollout tests. Worker processes import this file."""
 
 import contextlib
 import os

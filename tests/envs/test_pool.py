@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
-from fake_envs import EchoEnv, echo_spec, echo_task
 
 from jaxagent.envs.inline_pool import InlinePool
 from jaxagent.envs.pool import Deadlines, EnvPool
 from jaxagent.errors import ConfigError, EnvFailure
 from jaxagent.types import Action, ExecStatus
+from tests.envs.fake_envs import EchoEnv, echo_spec, echo_task
 
 ROOT = Path(__file__).parents[2]
 SPEC = echo_spec()
@@ -190,9 +190,8 @@ def test_a_cancelled_opening_leaves_no_environment_behind():
 
 
 HOST = """
-import asyncio, sys
-sys.path.insert(0, {folder!r})
-from fake_envs import echo_spec, echo_task
+import asyncio
+from tests.envs.fake_envs import echo_spec, echo_task
 from jaxagent.envs.pool import EnvPool
 from jaxagent.types import Action
 async def run():
@@ -206,8 +205,7 @@ asyncio.run(run())
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the parent-death signal")
 def test_workers_die_with_their_host_even_in_a_hang():
-    code = HOST.format(folder=str(Path(__file__).parent))
-    command = [sys.executable, "-c", code]
+    command = [sys.executable, "-c", HOST]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as host:
         assert host.stdout is not None
         pid = int(host.stdout.readline())

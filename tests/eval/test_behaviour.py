@@ -1,8 +1,8 @@
 import pytest
-from made_episodes import make_step, make_trajectory
 
 from jaxagent.eval.behaviour import behaviour_metrics, cost_metrics, failed_and_recovered, inference_flops
 from jaxagent.types import Status
+from tests.made_episodes import make_step, make_trajectory
 
 FAIL = "runtime_error"
 

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from made_episodes import make_task, make_trajectory
 
 from jaxagent.errors import DataError
 from jaxagent.eval.intervals import bootstrap, interval, wilson
@@ -14,6 +13,7 @@ from jaxagent.eval.metrics import (
     task_records,
 )
 from jaxagent.types import Evaluation
+from tests.made_episodes import make_task, make_trajectory
 
 
 def scenarios(verdicts, rollout=0):

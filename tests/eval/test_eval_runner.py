@@ -3,11 +3,11 @@ import json
 import random
 
 import pytest
-from made_episodes import make_task, make_trajectory
 
 from jaxagent.errors import ConfigError, RolloutError
 from jaxagent.eval.runner import evaluate
 from jaxagent.types import Dropped, Group, Sampling
+from tests.made_episodes import make_task, make_trajectory
 
 TASKS = [make_task(f"s{i // 3}_{i % 3}", scenario=f"s{i // 3}", split="dev") for i in range(6)]
 GREEDY = Sampling(max_tokens=8, temperature=0.0)

@@ -19,8 +19,7 @@ from jaxagent.learn.step import make_score, make_update
 from jaxagent.learn.terms import clipped_pg, cross_entropy, entropy_bonus, kl
 from jaxagent.mesh.rules import AXES
 from jaxagent.stage import Term
-
-from . import cases
+from tests.learn import cases
 
 
 def gradient(batches, terms=None, *, execution=None):

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gguf_files import TEMPLATE, llama_tensors, metadata, stored, write_gguf
 from safetensors.numpy import load_file
 
 from jaxagent.errors import DataError
@@ -16,6 +15,7 @@ from jaxagent.model.gguf import SMOLLM2_FILE, convert, smollm2_path
 from jaxagent.model.gguf.reading import dequantise_q4_1, dequantise_q8_0, read_gguf
 from jaxagent.model.gguf.tokenizer import build_tokenizer
 from jaxagent.model.gguf.weights import hf_config, hf_tensors, unpermute
+from tests.model.gguf_files import TEMPLATE, llama_tensors, metadata, stored, write_gguf
 
 Q4_1 = np.array([0.5, -1.0], np.float16).tobytes() + bytes([0x10, 0x32, *[0xF0] * 14])
 Q8_0 = np.array([0.25], np.float16).tobytes() + np.array([1, -2, 127, -128, *[0] * 28], np.int8).tobytes()

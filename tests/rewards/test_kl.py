@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_episodes import make_trajectory
 
 from jaxagent.errors import ConfigError, RolloutError
 from jaxagent.rewards.kl import kl_in_reward, kl_token_rewards
 from jaxagent.rewards.outcome import success
 from jaxagent.types import Segment
+from tests.made_episodes import make_trajectory
 
 f32 = np.float32
 # three action tokens with log-ratios .1, -.05, .2; the observation token between them must not count

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from made_episodes import make_trajectory
 
 from jaxagent.errors import RolloutError
 from jaxagent.rewards import outcome
 from jaxagent.types import Evaluation, Status
+from tests.made_episodes import make_trajectory
 
 
 def test_fraction_and_success():

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from made_episodes import make_step, make_trajectory
 
 from jaxagent.errors import ConfigError
 from jaxagent.rewards.outcome import success
@@ -23,6 +22,7 @@ from jaxagent.rewards.shaping import (
     weighted,
 )
 from jaxagent.types import Action, ToolCall
+from tests.made_episodes import make_step, make_trajectory
 
 
 def episode(tokens, reward=1.0):

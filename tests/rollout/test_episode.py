@@ -6,13 +6,13 @@ import itertools
 
 import numpy as np
 import pytest
-from fake_envs import echo_spec, echo_task
-from fake_policy import END, LINE, OPEN, CharRenderer, Scripted
 
 from jaxagent.envs.inline_pool import InlinePool
 from jaxagent.errors import ConfigError, EnvFailure, RolloutError
 from jaxagent.rollout.episode import EpisodeLimits, cap_observation, run_episode, task_key
 from jaxagent.types import Completion, ExecStatus, Message, Prompt, Sampling, Status, Stop
+from tests.envs.fake_envs import echo_spec, echo_task
+from tests.rollout.fake_policy import END, LINE, OPEN, CharRenderer, Scripted
 
 
 def play(script, *, spec=None, task=None, context=1000, max_tokens=50, max_steps=0, generate=None, **fields):

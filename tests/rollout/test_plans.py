@@ -6,8 +6,6 @@ import random
 
 import numpy as np
 import pytest
-from fake_envs import echo_spec, echo_task
-from fake_policy import CharRenderer, Scripted
 
 from jaxagent.envs.inline_pool import InlinePool
 from jaxagent.envs.pool import Deadlines, EnvPool
@@ -16,6 +14,8 @@ from jaxagent.rollout.episode import EpisodeLimits, run_episode
 from jaxagent.rollout.plans import Quorum, RolloutRules, run_plans
 from jaxagent.stage import Plan
 from jaxagent.types import Prompt, Sampling, Status, Task, Trajectory
+from tests.envs.fake_envs import echo_spec, echo_task
+from tests.rollout.fake_policy import CharRenderer, Scripted
 
 SPEC = echo_spec(max_steps=4)
 

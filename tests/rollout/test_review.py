@@ -4,14 +4,14 @@ import asyncio
 
 import numpy as np
 import pytest
-from fake_envs import echo_spec, echo_task
-from fake_policy import CharRenderer, Scripted
 
 from jaxagent.envs.inline_pool import InlinePool
 from jaxagent.errors import RolloutError
 from jaxagent.rollout.episode import EpisodeLimits, run_episode
 from jaxagent.rollout.review import carry_back, review
 from jaxagent.types import Message, Prompt, Sampling, Trajectory
+from tests.envs.fake_envs import echo_spec, echo_task
+from tests.rollout.fake_policy import CharRenderer, Scripted
 
 
 def episode() -> Trajectory:

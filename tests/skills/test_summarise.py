@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_episodes import make_task, make_trajectory
 
 from jaxagent.auxlm.client import AuxLimits, AuxLM, ScriptedBackend
 from jaxagent.skills.bank import SkillBank
@@ -22,6 +21,7 @@ from jaxagent.skills.summarise import (
 )
 from jaxagent.stage import Plan, Source
 from jaxagent.types import Action, ExecStatus, Group, Message, Prompt, Status, Step, Stop, Task
+from tests.made_episodes import make_task, make_trajectory
 
 OK, ERROR = ExecStatus.OK, ExecStatus.RUNTIME_ERROR
 

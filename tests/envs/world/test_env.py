@@ -3,13 +3,13 @@
 import json
 
 import pytest
-from worlds import one_task, play
 
 from jaxagent.envs.sandbox import Sandbox
 from jaxagent.envs.world.env import NO_CODE, WorldEnv
 from jaxagent.envs.world.inline import InlineSandbox
 from jaxagent.envs.world.tasks import build, tasks
 from jaxagent.types import Action, ExecStatus
+from tests.envs.world.worlds import one_task, play
 
 
 @pytest.fixture

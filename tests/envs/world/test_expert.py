@@ -4,11 +4,11 @@ import random
 from collections import Counter
 
 import pytest
-from worlds import one_task, play
 
 from jaxagent.envs.world import expert
 from jaxagent.envs.world.tasks import build, tasks
 from jaxagent.types import ExecStatus
+from tests.envs.world.worlds import one_task, play
 
 
 def outcomes(sloppiness: float, count: int) -> list[bool]:

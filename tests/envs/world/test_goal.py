@@ -1,7 +1,6 @@
 """The unit tests of a task: each can fail on its own, and nothing an agent does makes them raise."""
 
 import pytest
-from worlds import one_task, play, run_code
 
 from jaxagent.envs.world.engine import World, copy_tables
 from jaxagent.envs.world.goal import (
@@ -14,6 +13,7 @@ from jaxagent.envs.world.goal import (
     same_answer,
     updated,
 )
+from tests.envs.world.worlds import one_task, play, run_code
 
 START = {"item": {1: {"id": 1, "done": False, "n": 5}, 2: {"id": 2, "done": False, "n": 6}}, "log": {}}
 

@@ -3,7 +3,6 @@
 import pickle
 
 import pytest
-from worlds import one_task
 
 from jaxagent.envs.world.env import WorldEnv
 from jaxagent.envs.world.inline import InlineSandbox
@@ -11,6 +10,7 @@ from jaxagent.envs.world.spec import world_spec
 from jaxagent.envs.world.tasks import build
 from jaxagent.errors import ConfigError
 from jaxagent.types import Message
+from tests.envs.world.worlds import one_task
 
 
 def test_the_full_prompt_names_task_and_person_but_no_secret():

@@ -1,13 +1,13 @@
 """Splits, determinism, and that every task can be solved by its expert and by nobody who does nothing."""
 
 import pytest
-from worlds import play, run_code
 
 from jaxagent.envs.world.easy import EASY_CHALLENGE, EASY_KINDS
 from jaxagent.envs.world.expert import plan
 from jaxagent.envs.world.full import FULL_KINDS, FULL_SPLITS
 from jaxagent.envs.world.tasks import SPLITS, build, tasks
 from jaxagent.errors import ConfigError
+from tests.envs.world.worlds import play, run_code
 
 EASY_SAMPLE = 60  # tasks a split: every kind, twice
 
