@@ -14,13 +14,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from jaxagent.clock import own_seconds
+from jaxagent.clock import COMPILATION, DECODE, ENVIRONMENTS, PYTHON, own_seconds
 from jaxagent.errors import DataError
 from jaxagent.metrics import Record
 
 Seconds = dict[str, dict[str, float]]  # stage -> part -> seconds
 
 OTHER = "other"
+ASKED = ("update", DECODE, ENVIRONMENTS, COMPILATION, PYTHON)
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442", "#332288", "#88ccee")
 
 
@@ -37,12 +38,15 @@ def wall_seconds(records: Sequence[Record]) -> Seconds:
 
 
 def shown_seconds(seconds: Seconds, *, least: float = 0.005) -> Seconds:
-    """Parts of all stages, the largest first; those with less than `least` of everything together as "other"."""
+    """Parts of all stages, the largest first. Those with less than `least` of everything are put together as "other",
+    except the ones that are always asked for.
+    """
     sums: dict[str, float] = defaultdict(float)
     for parts in seconds.values():
         for part, value in parts.items():
             sums[part] += value
-    small = {part for part, value in sums.items() if value < least * sum(sums.values())}
+    whole = sum(sums.values())
+    small = {part for part, value in sums.items() if value < least * whole and part not in ASKED}
     order = sorted(sums.keys() - small, key=lambda part: -sums[part])
     shown = {stage: {part: parts.get(part, 0.0) for part in order} for stage, parts in seconds.items()}
     if small:
@@ -86,7 +90,7 @@ def wall_chart(seconds: Seconds, path: str | Path, *, title: str = "Where the wa
     for i, part in enumerate(_parts(shown)):
         width = [shown[stage][part] for stage in stages]
         colour = "0.75" if part == OTHER else _COLOURS[i % len(_COLOURS)]
-        axis.barh(stages, width, left=left, color=colour, label=f"{part} {sum(width):.0f} s", height=0.65)
+        axis.barh(stages, width, left=left, color=colour, label=f"{part} {sum(width):.1f} s", height=0.65)
         left = [a + b for a, b in zip(left, width)]
     axis.invert_yaxis()
     axis.set_xlabel("seconds")

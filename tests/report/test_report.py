@@ -92,11 +92,13 @@ def test_wall_time_of_the_record():
 
 
 def test_small_parts_are_shown_together():
-    seconds = {"a": {"decode": 0.2, "x": 0.3, "update": 90.0}, "b": {"decode": 109.1, "y": 0.4}}
-    assert shown_seconds(seconds) == {
-        "a": {"decode": 0.2, "update": 90.0, "other": 0.3},
-        "b": {"decode": 109.1, "update": 0.0, "other": 0.4},
+    seconds = {"a": {"decode": 0.2, "x": 0.3, "update": 90.0}, "b": {"decode": 109.0, "y": 0.4, "python": 0.1}}
+    shown = shown_seconds(seconds)
+    assert shown == {
+        "a": {"decode": 0.2, "update": 90.0, "python": 0.0, "other": 0.3},
+        "b": {"decode": 109.0, "update": 0.0, "python": 0.1, "other": 0.4},
     }
+    assert list(shown["a"]) == ["decode", "update", "python", "other"]
     assert shown_seconds({"a": {"decode": 1.0}}) == {"a": {"decode": 1.0}}
 
 
