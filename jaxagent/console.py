@@ -17,15 +17,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from jaxagent.metrics import lookup
 
 # metric (found by `lookup`) -> (label, format); a line shows those that the iteration has, in this order.
-COLUMNS: dict[str, tuple[str, str]] = {
+Columns = Mapping[str, tuple[str, str]]
+ALWAYS: Columns = {"entropy": ("entropy", "{:.2f}"), "grad_norm": ("|g|", "{:.2f}"), "seconds/total": ("time", "{:.1f}s")}
+SUPERVISED: Columns = {"loss/total": ("loss", "{:.4f}"), **ALWAYS}
+# No loss: that of an on-policy step is 0 whatever was learnt.
+ROLLED_OUT: Columns = {
     "reward/mean": ("reward", "{:.3f}"),
-    "reward/success": ("success", "{:.0%}"),
-    "loss/total": ("loss", "{:.4f}"),
+    "rollout/success": ("success", "{:.0%}"),
     "rollout/exec_fail": ("failed steps", "{:.0%}"),
-    "entropy": ("entropy", "{:.2f}"),
     "rollout/turns": ("turns", "{:.1f}"),
-    "grad_norm": ("|g|", "{:.2f}"),
-    "seconds/total": ("time", "{:.1f}s"),
+    **ALWAYS,
 }
 
 
@@ -36,12 +37,10 @@ class RunConsole:
         self,
         console: Console | None = None,
         *,
-        columns: Mapping[str, tuple[str, str]] = COLUMNS,
         clock: Callable[[], float] = time.monotonic,
         window: int = 20,
     ):
         self._console = console or Console(stderr=True)
-        self._columns = columns
         self._clock = clock
         self._ticks: deque[tuple[float, int]] = deque(maxlen=window + 1)
         self._progress: Progress | None = None
@@ -96,9 +95,10 @@ class RunConsole:
         return f"{speed}, {duration(seconds * max(self._total - done, 0))} left"
 
     def _line(self, number: int, metrics: Mapping[str, float], note: str) -> str:
+        columns = ROLLED_OUT if "rollout/success" in metrics else SUPERVISED
         shown: Sequence[str] = [
             f"{label} {form.format(value)}"
-            for name, (label, form) in self._columns.items()
+            for name, (label, form) in columns.items()
             if (value := lookup(metrics, name)) is not None
         ]
         return "  ".join([f"{self._name} {number}/{self._total}", *shown, *([note] if note else [])])

@@ -1,7 +1,8 @@
 """Alarms in words: what is wrong, and what to look at first (in the order in which faults are usually found).
 
 In: the metrics of each iteration. Out: alarms that have newly gone off. A monitor never stops a run; the loop
-shows its words and may act. Rules are data; thresholds are given by name (`Stage.alarms`), 0 turns one off.
+shows its words and may act. Rules are data; thresholds are given by name, 0 turns one off. Supervised stages are
+watched only for what is wrong anywhere: their entropy is meant to fall, their gradients vary with the data.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from jaxagent.types import Metrics
 @dataclass(frozen=True)
 class Rule:
     """`metric` is found by `lookup`. `above`: off above the threshold, else below. `start`: as a multiple
-    of the metric's first value.
+    of the metric's first value in the stage. `anywhere`: also in stages that do not roll out.
     """
 
     metric: str
@@ -27,6 +28,7 @@ class Rule:
     words: str
     above: bool = True
     start: bool = False
+    anywhere: bool = False
 
 
 RULES: dict[str, Rule] = {
@@ -91,19 +93,24 @@ RULES: dict[str, Rule] = {
         "{value:.0%} of the tokens are clipped: lower the learning rate or the epochs",
     ),
     "mask_leak": Rule(
-        "mask/obs_leak", 0.0, "{value:.0f} trained tokens were not sampled by the policy: a bug"
+        "mask/obs_leak",
+        0.0,
+        "{value:.0f} trained tokens were not sampled by the policy: a bug",
+        anywhere=True,
     ),
     "empty_batch": Rule(
         "skip/empty_batch",
         0.0,
         "no trajectory was left to train on, so there was no step: every advantage is 0 or was filtered",
+        anywhere=True,
     ),
     "skipped": Rule(
         "skip/nonfinite",
         0.0,
         "{value:.0f} micro-batches had a loss or gradient that is not finite and were skipped",
+        anywhere=True,
     ),
-    "nonfinite": Rule("metrics/nonfinite", 0.0, "{value:.0f} metrics are NaN or infinite"),
+    "nonfinite": Rule("metrics/nonfinite", 0.0, "{value:.0f} metrics are NaN or infinite", anywhere=True),
 }
 
 GRAD = "grad_norm"
@@ -117,7 +124,7 @@ class Alarm:
 
 
 class Monitor:
-    """Remembers first values and the gradient norm's spread. An alarm sounds once, until it is over."""
+    """Remembers a stage's first values and its gradient norms' spread. An alarm sounds once, until it is over."""
 
     def __init__(self, thresholds: Mapping[str, float] | None = None):
         self._threshold = {name: rule.threshold for name, rule in RULES.items()} | {GRAD: GRAD_SIGMA}
@@ -127,15 +134,23 @@ class Monitor:
             self._threshold[name] = value
         # An explicit 0 turns an alarm off; rules whose own threshold is 0 stay on.
         self._off = {name for name, value in (thresholds or {}).items() if value == 0}
+        self.begin(rolls_out=True)
+
+    def begin(self, *, rolls_out: bool) -> None:
+        """A new stage: what was normal in the last one says nothing about it."""
+        self._rolls_out = rolls_out
         self._first: dict[str, float] = {}
         self._norms: list[float] = []
         self._sounding: set[str] = set()
 
     def check(self, metrics: Metrics) -> list[Alarm]:
         """Alarms that this iteration's metrics newly set off."""
-        found = [
-            a for name in RULES if name not in self._off and (a := self._rule(name, metrics)) is not None
+        watched = [
+            name
+            for name, rule in RULES.items()
+            if name not in self._off and (self._rolls_out or rule.anywhere)
         ]
+        found = [alarm for name in watched if (alarm := self._rule(name, metrics)) is not None]
         if GRAD not in self._off and (alarm := self._gradient(metrics)) is not None:
             found.append(alarm)
         if any(alarm.name == "equal_rewards" for alarm in found):
@@ -145,9 +160,15 @@ class Monitor:
         return new
 
     def state(self) -> dict[str, Any]:
-        return {"first": dict(self._first), "norms": list(self._norms), "sounding": sorted(self._sounding)}
+        return {
+            "rolls_out": self._rolls_out,
+            "first": dict(self._first),
+            "norms": list(self._norms),
+            "sounding": sorted(self._sounding),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        self._rolls_out = bool(state["rolls_out"])
         self._first = dict(state["first"])
         self._norms = list(state["norms"])
         self._sounding = set(state["sounding"])
@@ -171,6 +192,8 @@ class Monitor:
         past = self._norms
         if not math.isfinite(norm):
             return Alarm(GRAD, "the gradient is not finite; the step was not usable")
+        if not self._rolls_out:
+            return None
         mean = sum(past) / len(past) if past else 0.0
         std = math.sqrt(sum((x - mean) ** 2 for x in past) / len(past)) if past else 0.0
         limit = mean + self._threshold[GRAD] * max(std, 0.05 * mean)

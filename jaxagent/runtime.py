@@ -140,6 +140,8 @@ class Runtime:
             if stage.keeps_reference:
                 self._reference = found.device_state["reference"]
                 self._learner.model = replace(model, frozen=self._frozen(stage))
+        else:
+            self.monitor.begin(rolls_out=stage.sampling is not None)
         self._stage = (index, stage.name)
         self.console.start(stage.name, stage.iterations, done=place.iteration if resuming else 0)
         if stage.sampling is not None:

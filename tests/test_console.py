@@ -14,13 +14,13 @@ def test_plain_lines_with_rates_and_eta():
     out = io.StringIO()
     console = RunConsole(Console(file=out), clock=ticking(2.0))
     console.start("rl", 32)
-    console.iteration(1, {"reward/mean": 0.25, "reward/success": 0.5, "unknown": 1.0}, note="saved")
-    console.iteration(2, {"reward/mean": 0.5})
+    console.iteration(1, {"reward/mean": 0.25, "rollout/success": 0.5, "unknown": 1.0}, note="saved")
+    console.iteration(2, {"ce/loss/total": 0.5, "entropy": 1.25})
     console.message("alarm: [b] look")
     console.stop()
     assert out.getvalue().splitlines() == [
         "rl 1/32  reward 0.250  success 50%  saved  2.0 s/it, 1:02 left",
-        "rl 2/32  reward 0.500  2.0 s/it, 1:00 left",
+        "rl 2/32  loss 0.5000  entropy 1.25  2.0 s/it, 1:00 left",
         "alarm: [b] look",
     ]
 
@@ -37,10 +37,19 @@ def test_a_terminal_gets_the_same_lines_above_a_bar():
     out = io.StringIO()
     console = RunConsole(Console(file=out, force_terminal=True))
     console.start("rl", 3)
-    console.iteration(1, {"reward/mean": 0.25}, note="[x]")
+    console.iteration(1, {"loss/total": 0.25}, note="[x]")
     console.stop()
-    assert "rl 1/3  reward 0.250  [x]" in out.getvalue()
+    assert "rl 1/3  loss 0.2500  [x]" in out.getvalue()
 
 
 def test_duration():
     assert [duration(s) for s in (5.0, 75.0, 3675.0)] == ["0:05", "1:15", "1:01:15"]
+
+
+def test_a_line_of_rollouts_shows_no_loss():
+    out = io.StringIO()
+    console = RunConsole(Console(file=out), clock=ticking(0.0))
+    console.start("rl", 2)
+    metrics = {"loss/total": 0.0, "rollout/success": 0.25, "rollout/exec_fail": 0.5, "rollout/turns": 2.5}
+    console.iteration(1, metrics | {"pg/entropy": 0.3, "grad_norm": 0.1, "seconds/total": 3.0})
+    assert out.getvalue() == "rl 1/2  success 25%  failed steps 50%  turns 2.5  entropy 0.30  |g| 0.10  time 3.0s\n"

@@ -78,5 +78,23 @@ def test_state_goes_on():
     one = Monitor()
     one.check({"entropy": 1.0, "grad_norm": 1.0})
     two = Monitor()
+    two.begin(rolls_out=False)
     two.restore(one.state())
     assert names(two.check({"entropy": 0.05})) == ["entropy_collapse"]
+
+
+def test_a_stage_is_compared_with_its_own_start():
+    monitor = Monitor()
+    monitor.check({"entropy": 6.0, "rollout/truncated": 0.4})
+    monitor.begin(rolls_out=True)
+    assert names(monitor.check({"entropy": 0.3, "rollout/truncated": 0.4})) == ["truncation"]
+    assert names(monitor.check({"entropy": 0.02})) == ["entropy_collapse"]
+
+
+def test_a_supervised_stage_is_watched_for_faults_only():
+    monitor = Monitor()
+    monitor.begin(rolls_out=False)
+    for norm in [1.0] * 10 + [50.0]:
+        assert monitor.check({"entropy": 6.0 / norm, "grad_norm": norm}) == []
+    broken = {"skip/nonfinite": 1.0, "grad_norm": float("inf"), "metrics/nonfinite": 2.0}
+    assert names(monitor.check(broken)) == ["skipped", "nonfinite", "grad_norm"]
