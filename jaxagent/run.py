@@ -16,8 +16,8 @@ from typing import Any
 from jaxagent.clock import Clock
 from jaxagent.config import RunConfig, read_run, write_run
 from jaxagent.errors import ConfigError, DataError
-from jaxagent.prepare import TRAINED, Prepared, prepare
 from jaxagent.preemption import EXIT_PREEMPTED, Preemption
+from jaxagent.prepare import TRAINED, Prepared, prepare
 from jaxagent.recipes.base import Materials
 from jaxagent.rollout.demonstrate import play, tokens
 from jaxagent.stage import Stage

@@ -40,7 +40,7 @@ from jaxagent.types import Credited, Group, Metrics, Sampling
 EVAL_SEED = 1_000_003  # evaluations draw from streams that no training rollout uses
 SHOWN, SHOWN_EVERY = 4, 5  # rollouts kept for the report, and every how many iterations
 START, EVALUATION, END = "start", "evaluation", "end"  # what is timed beside the stages
-KEPT = ("success", "tgc", "sgc", "completion", "reward", "failed_steps", "exec_fail", "turns")
+KEPT = ("success", "tgc", "sgc", "completion", "reward", "exec_fail", "turns")
 
 
 class Preempted(Exception):

@@ -57,7 +57,9 @@ class SftOptions(Record):
     @model_validator(mode="after")
     def _one_source(self) -> SftOptions:
         if self.file and (self.sloppiness or self.drills):
-            raise ValueError("sloppiness and drills belong to expert demonstrations; drop them or drop `file`")
+            raise ValueError(
+                "sloppiness and drills belong to expert demonstrations; drop them or drop `file`"
+            )
         return self
 
 

@@ -15,7 +15,19 @@ import numpy as np
 from jaxagent.chat.render import Renderer
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.errors import ConfigError
-from jaxagent.types import Action, Evaluation, Message, Prompt, Segment, Status, Step, StepResult, Stop, Task, Trajectory
+from jaxagent.types import (
+    Action,
+    Evaluation,
+    Message,
+    Prompt,
+    Segment,
+    Status,
+    Step,
+    StepResult,
+    Stop,
+    Task,
+    Trajectory,
+)
 
 
 @dataclass(frozen=True)
