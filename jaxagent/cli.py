@@ -64,7 +64,9 @@ def _report(parsed: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="jaxagent", description="Train tool-using LLM agents by RL, in JAX.")
+    parser = argparse.ArgumentParser(
+        prog="jaxagent", description="Train tool-using LLM agents by RL, in JAX."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(name: str, command: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
@@ -78,13 +80,17 @@ def _parser() -> argparse.ArgumentParser:
     ):
         sub = add(name, command, text)
         sub.add_argument("run", nargs="?", default=str(QUICKSTART), help="run file (default: the quickstart)")
-        sub.add_argument("overrides", nargs="*", metavar="key=value", help="for example seed=3 rollout.max_steps=8")
+        sub.add_argument(
+            "overrides", nargs="*", metavar="key=value", help="for example seed=3 rollout.max_steps=8"
+        )
     sub = add("report", _report, "Draw the curves and the page of a run folder, finished or not.")
     sub.add_argument("run_dir")
     sub = add("export", _export, "Write the newest checkpoint of a run as a Hugging Face folder.")
     sub.add_argument("run_dir")
     sub.add_argument("out")
-    sub.add_argument("--form", choices=["merged", "adapter"], default="merged", help="LoRA runs: merged or adapter")
+    sub.add_argument(
+        "--form", choices=["merged", "adapter"], default="merged", help="LoRA runs: merged or adapter"
+    )
     return parser
 
 

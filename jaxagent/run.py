@@ -130,7 +130,9 @@ def _open_folder(prepared: Prepared) -> Path:
     if written.exists():
         before = read_run(written)
         if before != config:
-            changed = [name for name in RunConfig.model_fields if getattr(before, name) != getattr(config, name)]
+            changed = [
+                name for name in RunConfig.model_fields if getattr(before, name) != getattr(config, name)
+            ]
             raise ConfigError(
                 f"{folder} holds a run with another configuration (different: {', '.join(changed)}); choose another "
                 "run_dir, or remove the folder to start over"
@@ -149,7 +151,8 @@ def _set_up_jax() -> None:
     """A persistent compilation cache, unless the user has one."""
     import jax
 
-    if jax.config.jax_compilation_cache_dir is None:
+    # JAX makes its options attributes at run time.
+    if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore[reportAttributeAccessIssue]
         jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "jaxagent" / "jax"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

@@ -58,7 +58,9 @@ class Place:
 class Runtime:
     """See the module docstring. Use as a context manager: it owns processes, threads and files."""
 
-    def __init__(self, prepared: Prepared, preemption: Preemption, *, clock: Clock, console: RunConsole | None = None):
+    def __init__(
+        self, prepared: Prepared, preemption: Preemption, *, clock: Clock, console: RunConsole | None = None
+    ):
         config = prepared.config
         self.prepared, self.config, self.renderer = prepared, config, prepared.renderer
         self.folder = Path(config.run_dir)
@@ -127,9 +129,7 @@ class Runtime:
         """The learner of a stage; in the middle of one, with the optimiser's state and the stage's reference."""
         resuming = index == place.stage and place.iteration > 0
         self._reference = jax.tree.map(jnp.copy, self._params) if stage.keeps_reference else None
-        model = Model(
-            self.policy.graphdef, self.policy.partition, self.policy.execution, self._frozen(stage)
-        )
+        model = Model(self.policy.graphdef, self.policy.partition, self.policy.execution, self._frozen(stage))
         shape = self.config.all_stages[index].pack or self.config.pack
         self._learner = Learner(model, self._params, stage, shape, version=self._version)
         self._params = None  # the learner owns (and donates) them now
@@ -176,7 +176,8 @@ class Runtime:
     def finish_iteration(self, stages: Sequence[Stage], done: Place, metrics: Metrics) -> None:
         """Log, watch, measure and save what is due after an iteration. Raises Preempted when asked to stop."""
         learner = self._learner
-        assert learner is not None and self._sink is not None
+        assert learner is not None
+        assert self._sink is not None
         index, name = self._stage
         ended = done.stage > index
         number = stages[index].iterations if ended else done.iteration
@@ -232,7 +233,9 @@ class Runtime:
 
     def _keep(self, when: str, result: EvalResult) -> None:
         assert self._sink is not None
-        result.write(self.folder / "evaluations" / f"{when.replace(':', '-')}-{result.split}-{result.mode}.json")
+        result.write(
+            self.folder / "evaluations" / f"{when.replace(':', '-')}-{result.split}-{result.mode}.json"
+        )
         self.evaluations.append(
             {"when": when, "split": result.split, "mode": result.mode, "metrics": dict(result.metrics)}
         )
@@ -314,7 +317,9 @@ class Runtime:
         if "tensorboard" in self.config.trackers:
             writers.append(TensorBoardWriter(self.folder / "tensorboard", after=last))
         if "wandb" in self.config.trackers:
-            writers.append(WandbWriter(self.folder, project="jaxagent", config=self.config.model_dump(mode="json")))
+            writers.append(
+                WandbWriter(self.folder, project="jaxagent", config=self.config.model_dump(mode="json"))
+            )
         return writers
 
     def close(self) -> None:

@@ -78,7 +78,9 @@ def read_conversations(path: Path, renderer: Renderer) -> list[Trajectory]:
             entry = json.loads(line)
             messages = [_message(item) for item in entry["messages"]]
         except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path}:{number}: not a conversation ({type(error).__name__}: {error})") from None
+            raise DataError(
+                f"{path}:{number}: not a conversation ({type(error).__name__}: {error})"
+            ) from None
         task = Task(task_id=f"{path.stem}:{number}", env="conversations", split="train")
         found.append(conversation(messages, renderer, task=task, tools=entry.get("tools", ())))
     if not found:

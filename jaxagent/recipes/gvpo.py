@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field
 
 from jaxagent.batch.targets import policy_samples, seq_mean_token_mean
-from jaxagent.credit.group import group_mean, leave_one_out
+from jaxagent.credit.group import group_mean, leave_one_out, per_group
 from jaxagent.credit.gvpo import gvpo
 from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials, Recipe
@@ -22,7 +22,7 @@ from jaxagent.recipes.policy import PolicyOptions, policy_update, task_source
 from jaxagent.recipes.rewards import REWARDS
 from jaxagent.stage import Stage, Term
 
-BASES = {"group_mean": group_mean, "leave_one_out": leave_one_out}
+BASES = {"group_mean": per_group(group_mean), "leave_one_out": per_group(leave_one_out)}
 
 
 class GvpoOptions(PolicyOptions):

@@ -9,7 +9,6 @@ R is the fraction of unit tests passed. Defaults are those of the released code 
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 from pydantic import Field

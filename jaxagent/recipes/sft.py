@@ -1,4 +1,4 @@
-"""Supervised fine-tuning on demonstrations: the warm start of a policy that cannot act yet (ALGORITHMS of every system).
+"""Supervised fine-tuning on demonstrations: the warm start of a policy that cannot act yet.
 
     loss = -(1/sum w) sum over assistant tokens of w log p        w = 0 on failed steps with `mask_errors`
 
