@@ -15,7 +15,7 @@ from pydantic import Field
 
 from jaxagent.batch.targets import policy_samples, seq_mean_token_mean
 from jaxagent.config import Record
-from jaxagent.credit.group import group_mean, leave_one_out
+from jaxagent.credit.group import group_mean, leave_one_out, per_group
 from jaxagent.credit.gvpo import gvpo
 from jaxagent.data.tasks import TaskSource
 from jaxagent.learn.terms import clipped_pg
@@ -23,7 +23,7 @@ from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.rewards import REWARDS, RewardName
 from jaxagent.stage import Stage, Term, Update
 
-BASES = {"group_mean": group_mean, "leave_one_out": leave_one_out}
+BASES = {"group_mean": per_group(group_mean), "leave_one_out": per_group(leave_one_out)}
 
 
 class GvpoOptions(Record):
