@@ -26,7 +26,7 @@ from jaxagent.stage import Stage, Term, Update
 from jaxagent.types import Group, Metrics, Sample, Segment
 
 SCORED = "score"
-SUMMED = ("update/steps", "update/tokens", "skip/nonfinite", "skip/empty_batch")
+SUMMED = ("update/steps", "update/tokens", "skip/nonfinite", "skip/no_gradient", "skip/empty_batch")
 
 
 @dataclass(frozen=True)
