@@ -44,6 +44,7 @@ def build_policy(prepared: Prepared) -> Policy:
     mesh = make_mesh(MeshSpec(**config.mesh.model_dump())) if len(jax.devices()) > 1 else None
     execution = Execution(mesh=mesh, temperature=config.rollout.temperature or 1.0)
     _check_rows(prepared, execution)
+    exact_float32(config.model.dtype, jax.default_backend())
     options = {"dtype": jnp.dtype(config.model.dtype), "remat": config.model.remat}
     if is_sizes(config.model.source):
         graphdef, params = create(prepared.model, seed=config.seed, mesh=mesh, **options)
@@ -54,6 +55,16 @@ def build_policy(prepared: Prepared) -> Policy:
         graphdef, params = add_lora(graphdef, params, prepared.lora, seed=config.seed)
         params = params if mesh is None else place(params, mesh)
     return Policy(graphdef, params, _partition(prepared), execution)
+
+
+def exact_float32(dtype: str, platform: str) -> None:
+    """Make float32 mean float32: TPUs and GPUs round the factors of a product to 8 or 11 bits unless told
+    otherwise, and decoder and trainer would differ by more than rounding. A setting that is there stays.
+
+    Not for bf16, whose products are exact anyway: the attention kernel does not compile under this setting.
+    """
+    if dtype == "float32" and platform != "cpu" and jax.config.jax_default_matmul_precision is None:
+        jax.config.update("jax_default_matmul_precision", "highest")
 
 
 def _check_rows(prepared: Prepared, execution: Execution) -> None:

@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, Int, UInt32
 from jaxagent.decode.buckets import Buckets
 from jaxagent.decode.handoff import hand_off
 from jaxagent.decode.sampling import Rule, sample, stream_keys
-from jaxagent.model.cache import OFF, Cache, cache_shardings, copy_slots, init_cache, put, take
+from jaxagent.model.cache import OFF, Cache, cache_formats, copy_slots, init_cache, put, take
 from jaxagent.model.extend import Weights, extend, logits_VB
 from jaxagent.model.spec import ModelSpec
 
@@ -114,8 +114,7 @@ class Programs:
         self._compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
     def empty_cache(self, slots: int, length: int, dtype: DTypeLike) -> Cache:
-        cache = init_cache(self.spec, slots=slots, length=length, dtype=dtype)
-        return cache if self.mesh is None else jax.device_put(cache, cache_shardings(cache, self.mesh))
+        return init_cache(self.spec, slots=slots, length=length, dtype=dtype, mesh=self.mesh)
 
     def hand_off(self, graphdef: nnx.GraphDef, params: nnx.State, dtype: DTypeLike) -> tuple[Weights, Array]:
         return hand_off(graphdef, params, dtype=jnp.dtype(dtype), mesh=self.mesh)
@@ -157,11 +156,9 @@ class Programs:
                 "copy": functools.partial(copy_slots, length=length),
             }[kind]
             places: dict[str, Any] = {}
-            if (
-                self.mesh is not None
-            ):  # the cache must come back as it went in, or the next call would not fit
-                cache = cache_shardings(arrays[donated], self.mesh)
-                whole = NamedSharding(self.mesh, PartitionSpec())
+            cache = cache_formats(arrays[donated], self.mesh)
+            if cache is not None:  # it must come back as it went in, or the next call would not fit
+                whole = None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec())
                 places["out_shardings"] = (cache, whole) if kind == "decode" else cache
             with jax.set_mesh(self.mesh) if self.mesh is not None else contextlib.nullcontext():
                 jitted = jax.jit(function, donate_argnums=donated, **places)

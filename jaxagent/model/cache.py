@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.experimental.layout import Format, Layout
+from jax.sharding import Mesh, SingleDeviceSharding
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
@@ -51,14 +52,39 @@ def cache_shape(spec: ModelSpec, *, slots: int, length: int, dtype: DTypeLike) -
     return Cache((keys,) * spec.layers, (values,) * spec.layers)  # type: ignore[arg-type]
 
 
-def init_cache(spec: ModelSpec, *, slots: int, length: int, dtype: DTypeLike) -> Cache:
+def init_cache(
+    spec: ModelSpec, *, slots: int, length: int, dtype: DTypeLike, mesh: Mesh | None = None
+) -> Cache:
+    """An empty cache; under a mesh or on a TPU every device makes its own part, in its final layout."""
     shape = cache_shape(spec, slots=slots, length=length, dtype=dtype)
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
+    places = cache_formats(shape, mesh)
+
+    def zeros() -> Cache:
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
+
+    return zeros() if places is None else jax.jit(zeros, out_shardings=places)()
 
 
-def cache_shardings(cache: Cache, mesh: Mesh) -> Cache:
-    """The same tree with a NamedSharding in place of each array."""
-    return jax.tree.map(lambda leaf: sharding(AXES, leaf.shape, mesh), cache)
+def cache_formats(cache: Cache, mesh: Mesh | None) -> Cache | None:
+    """The same tree with a place (sharding, and layout in memory) for each array; None: nothing is prescribed.
+
+    On a TPU the keys lie [K, S, H] in memory like the values, whatever their shape says. Left to itself the
+    compiler lays them out so for each call, by two copies of the whole cache and twice its memory.
+    """
+    layout = keys_layout(mesh.devices.flat[0].platform if mesh is not None else jax.default_backend())
+    if mesh is None and layout is None:
+        return None
+    alone = SingleDeviceSharding(jax.devices()[0])
+    places = jax.tree.map(lambda leaf: alone if mesh is None else sharding(AXES, leaf.shape, mesh), cache)
+    return (
+        places
+        if layout is None
+        else Cache(tuple(Format(layout, place) for place in places.keys), places.values)
+    )
+
+
+def keys_layout(platform: str) -> Layout | None:
+    return Layout((0, 1, 3, 2)) if platform == "tpu" else None
 
 
 def write(
@@ -69,9 +95,12 @@ def write(
 ) -> tuple[Array, Array]:
     """Put new keys and values at (row, position) of one layer."""
     keys, values = layer
-    at = (row_B[:, None], slice(None), slice(None), position_BQ)
-    keys = keys.at[at].set(new[0].astype(keys.dtype), mode="drop")
-    values = values.at[row_B[:, None], :, position_BQ].set(new[1].astype(values.dtype), mode="drop")
+    # Heads are indexed as well, so that what is written at a time is one head's H numbers: a window of [K, H]
+    # makes a TPU compiler move the heads next to them, by a copy of the whole cache.
+    row_B11, head_K = row_B[:, None, None], jnp.arange(keys.shape[1])[None, None]
+    position_BQ1 = position_BQ[:, :, None]
+    keys = keys.at[row_B11, head_K, :, position_BQ1].set(new[0].astype(keys.dtype), mode="drop")
+    values = values.at[row_B11, head_K, position_BQ1].set(new[1].astype(values.dtype), mode="drop")
     return keys, values
 
 

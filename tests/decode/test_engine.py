@@ -10,6 +10,7 @@ from flax import nnx
 
 from jaxagent.decode.buckets import Buckets
 from jaxagent.errors import DivergenceError, RolloutError
+from jaxagent.model.cache import keys_layout
 from jaxagent.types import Stop
 from tests.decode.engines import SPEC, prompt, request, run
 
@@ -99,6 +100,22 @@ def test_a_group_prefills_its_prompt_once_and_its_members_differ(make_engine):
     assert len({tuple(one.ids_T) for one in group}) == 4
     alone = [run(make_engine(), request("x", context, rollout=i))[0] for i in (0, 3)]
     assert [one.ids_T.tolist() for one in alone] == [group[0].ids_T.tolist(), group[3].ids_T.tolist()]
+
+
+def test_where_the_keys_lie_in_memory_changes_no_result(make_engine, monkeypatch):
+    """The layout of TPUs, on this platform: through prefill, copies, and decode calls over some and all slots."""
+    requests = [request(f"g{i}", prompt(40), rollout=i) for i in range(4)]
+    buckets = Buckets(prefill=((2, 8),), decode=(2, 4), lengths=(96,))
+    expected = run(make_engine(buckets=buckets), *requests)
+    layout = keys_layout("tpu")
+    monkeypatch.setattr("jaxagent.model.cache.keys_layout", lambda platform: layout)
+    engine = make_engine(buckets=buckets)
+    assert engine._worker.cache.keys[0].format.layout.major_to_minor == (0, 1, 3, 2)
+    for one, other in zip(run(engine, *requests), expected):
+        assert one.ids_T.tolist() == other.ids_T.tolist()
+        np.testing.assert_allclose(one.logprob_T, other.logprob_T, atol=TOLERANCE)
+    run(engine, request("g1", np.concatenate([prompt(40), expected[1].ids_T, prompt(3)]), step=1))
+    assert engine._worker.cache.keys[0].format.layout.major_to_minor == (0, 1, 3, 2)
 
 
 def test_an_evicted_session_is_prefilled_again_to_the_same_results(make_engine):

@@ -34,12 +34,20 @@ def test_adapters_reach_the_decoder_and_every_bit_counts(model):
 
 
 def test_two_by_two_devices_decode_as_one_does(model, make_engine):
-    requests = [request(f"s{i}", prompt(9 + 7 * i, seed=i), rollout=i, max_tokens=14) for i in range(4)]
+    contexts = [
+        prompt(9),
+        prompt(16, seed=1),
+        prompt(23, seed=2),
+        prompt(23, seed=2),
+    ]  # the last two share theirs
+    requests = [request(f"s{i}", ids, rollout=i, max_tokens=14) for i, ids in enumerate(contexts)]
     expected = run(make_engine(), *requests)
     mesh = make_mesh(MeshSpec(fsdp=2, tensor=2), jax.devices()[:4])
     engine = Engine(model[0], SPEC, slots=4, buckets=BUCKETS, tokens=8, mesh=mesh)
     engine.load(place(model[1], mesh), 0)
     assert engine.checksum == make_engine().checksum
-    for one, other in zip(run(engine, *requests), expected):
+    found = run(engine, *requests)
+    assert engine.counts.copied == 22
+    for one, other in zip(found, expected):
         assert one.ids_T.tolist() == other.ids_T.tolist()
         np.testing.assert_allclose(one.logprob_T, other.logprob_T, atol=2e-5)
