@@ -77,7 +77,9 @@ def _report(parsed: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="jaxagent", description="Train tool-using LLM agents by RL, in JAX.")
+    parser = argparse.ArgumentParser(
+        prog="jaxagent", description="Train tool-using LLM agents by RL, in JAX."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(name: str, command: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
@@ -87,17 +89,25 @@ def _parser() -> argparse.ArgumentParser:
 
     for name, command, text in (
         ("train", _train, "Run the stages of a run file; started again, it goes on where it stopped."),
-        ("check", _check, "Read a run file, everything it names and its demonstrations, without starting a device."),
+        (
+            "check",
+            _check,
+            "Read a run file, everything it names and its demonstrations, without starting a device.",
+        ),
     ):
         sub = add(name, command, text)
         sub.add_argument("run", nargs="?", default=str(QUICKSTART), help="run file (default: the quickstart)")
-        sub.add_argument("overrides", nargs="*", metavar="key=value", help="for example seed=3 rollout.max_steps=8")
+        sub.add_argument(
+            "overrides", nargs="*", metavar="key=value", help="for example seed=3 rollout.max_steps=8"
+        )
     sub = add("report", _report, "Draw the curves and the page of a run folder, finished or not.")
     sub.add_argument("run_dir")
     sub = add("export", _export, "Write the newest checkpoint of a run as a Hugging Face folder.")
     sub.add_argument("run_dir")
     sub.add_argument("out")
-    sub.add_argument("--form", choices=["merged", "adapter"], default="merged", help="LoRA runs: merged or adapter")
+    sub.add_argument(
+        "--form", choices=["merged", "adapter"], default="merged", help="LoRA runs: merged or adapter"
+    )
     return parser
 
 

@@ -22,17 +22,17 @@ class Compilations:
         self._spans: dict[int, list[tuple[float, float]]] = defaultdict(list)
         jax.monitoring.register_event_time_span_listener(self._on)
 
-    def _on(self, name: str, start: float, end: float, **_: str | int) -> None:
-        if name not in SPANS:
+    def _on(self, event: str, start_time: float, end_time: float, **kwargs: str | int) -> None:
+        if event not in SPANS:
             return
-        self.count += name == COMPILE
+        self.count += event == COMPILE
         # A function traced within another one ends first: the outer span replaces it.
         spans = self._spans[threading.get_ident()]
-        while spans and spans[-1][0] >= start:
+        while spans and spans[-1][0] >= start_time:
             inner_start, inner_end = spans.pop()
             self.seconds -= inner_end - inner_start
-        spans.append((start, end))
-        self.seconds += end - start
+        spans.append((start_time, end_time))
+        self.seconds += end_time - start_time
 
     def close(self) -> None:
         jax.monitoring.unregister_event_time_span_listener(self._on)

@@ -77,7 +77,7 @@ class ModelConfig(Record):
     remat: Literal["none", "full"] = "none"
     lora: LoraConfig | None = None
     # Train only the last n layers (full fine-tuning); 0 trains everything.
-    train_last_layers: int = Field(0, ge=0)
+    train_last_layers: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
     def _fits(self) -> ModelConfig:
@@ -90,10 +90,10 @@ class ModelConfig(Record):
 
 
 class TokenizerConfig(Record):
-    """`source` is a folder or hf:// name, "model" (the model's folder), or "train": a small BPE made from demonstrations."""
+    """`source`: a folder or hf:// name, "model" (the model's folder), or "train": a small BPE of demonstrations."""
 
     source: str = "model"
-    vocab_size: int = Field(512, ge=300)
+    vocab_size: int = Field(default=512, ge=300)
     template: str = "qwen3"
 
 
@@ -102,18 +102,18 @@ class EnvConfig(Record):
 
     name: str
     options: dict[str, Any] = {}
-    workers: int = Field(2, ge=1)
+    workers: int = Field(default=2, ge=1)
     train_split: str = "train"
-    max_difficulty: int = Field(0, ge=0)
+    max_difficulty: int = Field(default=0, ge=0)
 
 
 class MeshConfig(Record):
     """Devices per axis; -1 takes what is left. `data` spans slices, `fsdp` shards parameters and rows."""
 
-    data: int = Field(1, ge=1)
+    data: int = Field(default=1, ge=1)
     fsdp: int = -1
-    tensor: int = Field(1, ge=1)
-    context: int = Field(1, ge=1)
+    tensor: int = Field(default=1, ge=1)
+    context: int = Field(default=1, ge=1)
 
 
 class RolloutConfig(Record):
@@ -128,18 +128,18 @@ class RolloutConfig(Record):
     max_steps: int = Field(ge=1)
     max_tokens: int = Field(ge=1)
     context: int = Field(ge=8)
-    slots: int = Field(32, ge=1)
+    slots: int = Field(default=32, ge=1)
     cache_buckets: tuple[int, ...] = ()
     query_buckets: tuple[int, ...] = (32, 128)
-    prefill_rows: int = Field(8, ge=1)
-    tokens_per_call: int = Field(16, ge=1)
-    temperature: float = Field(1.0, ge=0)
-    top_k: int = Field(0, ge=0)
-    top_p: float = Field(1.0, gt=0, le=1)
-    max_observation_chars: int = Field(16_000, ge=16)
-    retries: int = Field(5, ge=0)
-    quorum: float = Field(1.0, gt=0, le=1)
-    step_seconds: float = Field(0.0, ge=0)
+    prefill_rows: int = Field(default=8, ge=1)
+    tokens_per_call: int = Field(default=16, ge=1)
+    temperature: float = Field(default=1.0, ge=0)
+    top_k: int = Field(default=0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    max_observation_chars: int = Field(default=16_000, ge=16)
+    retries: int = Field(default=5, ge=0)
+    quorum: float = Field(default=1.0, gt=0, le=1)
+    step_seconds: float = Field(default=0.0, ge=0)
 
     @model_validator(mode="after")
     def _fits(self) -> RolloutConfig:
@@ -149,9 +149,13 @@ class RolloutConfig(Record):
                 "lower max_tokens or raise context"
             )
         if not all(1 <= length <= self.context for length in self.cache_buckets):
-            raise ValueError(f"cache_buckets={list(self.cache_buckets)}: expected sizes from 1 to context={self.context}")
+            raise ValueError(
+                f"cache_buckets={list(self.cache_buckets)}: expected sizes from 1 to context={self.context}"
+            )
         if min(self.query_buckets, default=0) < 1:
-            raise ValueError(f"query_buckets={list(self.query_buckets)}: expected one size or more, each at least 1")
+            raise ValueError(
+                f"query_buckets={list(self.query_buckets)}: expected one size or more, each at least 1"
+            )
         if 0 < self.temperature < 1e-3:
             raise ValueError(f"temperature={self.temperature} is neither greedy (0) nor at least 0.001")
         return self
@@ -170,7 +174,9 @@ class PackConfig(Record):
     @model_validator(mode="after")
     def _fits(self) -> PackConfig:
         if self.scored > self.length:
-            raise ValueError(f"scored={self.scored} tokens cannot come from rows of length={self.length}; lower scored")
+            raise ValueError(
+                f"scored={self.scored} tokens cannot come from rows of length={self.length}; lower scored"
+            )
         return self
 
     @property
@@ -186,23 +192,23 @@ class EvalConfig(Record):
     """
 
     splits: tuple[str, ...] = ()
-    limit: int = Field(0, ge=0)  # tasks per split; 0 is all
+    limit: int = Field(default=0, ge=0)  # tasks per split; 0 is all
     sampled: bool = True
-    every: int = Field(0, ge=0)
+    every: int = Field(default=0, ge=0)
     at_start: bool = True
-    max_steps: int = Field(0, ge=0)  # 0: as in rollout
+    max_steps: int = Field(default=0, ge=0)  # 0: as in rollout
 
 
 class CheckpointConfig(Record):
-    every: int = Field(10, ge=0)  # iterations; 0 saves at stage ends only
-    keep: int = Field(2, ge=1)
+    every: int = Field(default=10, ge=0)  # iterations; 0 saves at stage ends only
+    keep: int = Field(default=2, ge=1)
 
 
 class StageConfig(Record):
     """One entry of a run: a recipe by name and that recipe's own options. `name` is unique; number-recipe if empty."""
 
     recipe: str
-    name: str = Field("", pattern=r"^[\w.-]*$")
+    name: str = Field(default="", pattern=r"^[\w.-]*$")
     options: dict[str, Any] = {}
     pack: PackConfig | None = None
     evaluate: bool = True  # measure all eval.splits when the stage ends
@@ -210,7 +216,7 @@ class StageConfig(Record):
 
 class RunConfig(Record):
     run_dir: str
-    seed: int = Field(0, ge=0, lt=2**31)
+    seed: int = Field(default=0, ge=0, lt=2**31)
     model: ModelConfig
     tokenizer: TokenizerConfig = TokenizerConfig()
     env: EnvConfig
@@ -271,7 +277,9 @@ def _set(values: dict[str, Any], override: str) -> None:
     """Apply `a.b=value`; a number in the path indexes a list (`stages.0.options.iterations=5`)."""
     path, equals, text = override.partition("=")
     if not equals or not path:
-        raise ConfigError(f"override {override!r}: expected key=value, for example seed=3 or rollout.max_steps=8")
+        raise ConfigError(
+            f"override {override!r}: expected key=value, for example seed=3 or rollout.max_steps=8"
+        )
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError as error:

@@ -18,7 +18,11 @@ from jaxagent.metrics import lookup
 
 # metric (found by `lookup`) -> (label, format); a line shows those that the iteration has, in this order.
 Columns = Mapping[str, tuple[str, str]]
-ALWAYS: Columns = {"entropy": ("entropy", "{:.2f}"), "grad_norm": ("|g|", "{:.2f}"), "seconds/total": ("time", "{:.1f}s")}
+ALWAYS: Columns = {
+    "entropy": ("entropy", "{:.2f}"),
+    "grad_norm": ("|g|", "{:.2f}"),
+    "seconds/total": ("time", "{:.1f}s"),
+}
 SUPERVISED: Columns = {"loss/total": ("loss", "{:.4f}"), **ALWAYS}
 # No loss: that of an on-policy step is 0 whatever was learnt.
 ROLLED_OUT: Columns = {

@@ -6,7 +6,7 @@ hand-off and checkpoints are not its job.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,7 +50,9 @@ class Learner:
     def __init__(self, model: Model, params: Any, stage: Stage, shape: PackConfig, *, version: int):
         self.model, self.stage, self.shape = model, stage, shape
         optimizer = make_optimizer(optimizer_spec(stage.update, stage.iterations))
-        state = replace(init_state(params, optimizer, model.partition), version=jnp.asarray(version, jnp.int32))
+        state = replace(
+            init_state(params, optimizer, model.partition), version=jnp.asarray(version, jnp.int32)
+        )
         mesh = model.execution.mesh
         self.state: TrainState = state if mesh is None else place(state, mesh)
         self._update = make_update(
@@ -89,7 +91,8 @@ class Learner:
             replace(
                 group,
                 trajectories=tuple(
-                    replace(t, segments=tuple(add(segment) for segment in t.segments)) for t in group.trajectories
+                    replace(t, segments=tuple(add(segment) for segment in t.segments))
+                    for t in group.trajectories
                 ),
             )
             for group in groups
@@ -128,19 +131,23 @@ class Learner:
         if name == "current":
             return self.state.params
         if name not in self.model.frozen:
-            raise ConfigError(f"weights {name!r} are not kept in this run; kept: current, {', '.join(self.model.frozen)}")
+            raise ConfigError(
+                f"weights {name!r} are not kept in this run; kept: current, {', '.join(self.model.frozen)}"
+            )
         return self.model.frozen[name]
 
 
 def temperature(stage: Stage) -> float:
-    """Log-probs of a stage are those of the distribution its rollouts sample from; of demonstrations, the plain ones."""
+    """Log-probs are those of the distribution that a stage's rollouts sample from; of demonstrations, plain ones."""
     return stage.sampling.temperature if stage.sampling is not None else 1.0
 
 
 def optimizer_spec(update: Update, iterations: int) -> OptimizerSpec:
     """The optimiser of a stage. Decay lasts for the stage; its length needs a known number of minibatches."""
     if update.schedule != "constant" and not update.steps_per_iteration:
-        raise ConfigError(f"schedule {update.schedule!r} needs update.steps_per_iteration to know where it ends")
+        raise ConfigError(
+            f"schedule {update.schedule!r} needs update.steps_per_iteration to know where it ends"
+        )
     return OptimizerSpec(
         learning_rate=update.learning_rate,
         name=update.optimizer,
@@ -160,7 +167,9 @@ def minibatches(samples: Sequence[Sample], size: int, *, seed: Sequence[int]) ->
     Segments of a trajectory stay together. The last minibatch may be smaller; none is empty.
     """
     owners = list(dict.fromkeys(sample.trajectory for sample in samples))
-    order = [owners[i] for i in np.random.default_rng(list(seed)).permutation(len(owners))] if size else owners
+    order = (
+        [owners[i] for i in np.random.default_rng(list(seed)).permutation(len(owners))] if size else owners
+    )
     by_owner: dict[int, list[Sample]] = {}
     for sample in samples:
         by_owner.setdefault(sample.trajectory, []).append(sample)
@@ -172,7 +181,7 @@ def minibatches(samples: Sequence[Sample], size: int, *, seed: Sequence[int]) ->
 
 
 def summary(taken: Sequence[Metrics]) -> Metrics:
-    """Metrics of an iteration from those of its optimiser steps: counts add up, maxima stay maxima, the rest is a mean."""
+    """Metrics of an iteration from its optimiser steps': counts add up, maxima stay maxima, the rest is a mean."""
     if not taken:
         return {"update/steps": 0.0, "skip/empty_batch": 1.0}
 
@@ -181,7 +190,7 @@ def summary(taken: Sequence[Metrics]) -> Metrics:
             return float(sum(values))
         return float(max(values)) if name.endswith("max") else float(np.mean(values))
 
-    names: dict[str, Callable] = dict.fromkeys(name for metrics in taken for name in metrics)
+    names = dict.fromkeys(name for metrics in taken for name in metrics)
     return {name: reduce_(name, [metrics[name] for metrics in taken if name in metrics]) for name in names}
 
 

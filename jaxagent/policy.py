@@ -1,4 +1,4 @@
-"""The policy's parameters and the programs around them, built from a prepared run. The first file that starts a device."""
+"""The policy's parameters and the programs around them, from a prepared run. The first file that starts a device."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def _check_rows(prepared: Prepared, execution: Execution) -> None:
         rows = entry.pack.rows
         if rows % shards:
             raise ConfigError(
-                f"stage {entry.name}: pack.rows={rows} cannot be split over the {shards} devices of the mesh's data and fsdp "
-                f"axes; make it a multiple of {shards}, or give devices to mesh.tensor"
+                f"stage {entry.name}: pack.rows={rows} cannot be split over the {shards} devices of the mesh's "
+                f"data and fsdp axes; make it a multiple of {shards}, or give devices to mesh.tensor"
             )
 
 

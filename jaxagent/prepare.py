@@ -81,7 +81,9 @@ class Prepared:
     def summary(self) -> str:
         stages = ", ".join(entry.name for entry in self.entries)
         tasks = ", ".join(f"{split} {len(found)}" for split, found in self.tasks.items())
-        return f"Environment {self.env.name} (tasks: {tasks}); vocabulary {self.model.vocab}; stages: {stages}."
+        return (
+            f"Environment {self.env.name} (tasks: {tasks}); vocabulary {self.model.vocab}; stages: {stages}."
+        )
 
 
 def prepare(config: RunConfig) -> Prepared:
@@ -95,7 +97,9 @@ def prepare(config: RunConfig) -> Prepared:
             _check_rows(config, entry)
     _check_trackers(config)
     env = find_env(config.env.name, config.env.options)
-    tasks = {split: env.tasks(split) for split in dict.fromkeys((config.env.train_split, *config.eval.splits))}
+    tasks = {
+        split: env.tasks(split) for split in dict.fromkeys((config.env.train_split, *config.eval.splits))
+    }
     model = _model_spec(config)
     lora = LoraSpec(**config.model.lora.model_dump()) if config.model.lora else None
     if config.model.train_last_layers > model.layers:
@@ -127,7 +131,9 @@ def _check_sampling(config: RunConfig) -> None:
             "a truncated distribution, and every importance ratio would be wrong; use top_k=0 and top_p=1"
         )
     if rollout.temperature == 0:
-        raise ConfigError("rollout.temperature=0 makes all rollouts of a task equal; set it above 0 (1.0 is usual)")
+        raise ConfigError(
+            "rollout.temperature=0 makes all rollouts of a task equal; set it above 0 (1.0 is usual)"
+        )
 
 
 def _check_rows(config: RunConfig, entry: Entry) -> None:
@@ -151,7 +157,9 @@ def _check_names(entries: Sequence[Entry]) -> None:
     names = ["start", *(entry.name for entry in entries)]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ConfigError(f"stage name {twice[0]!r} is taken ('start' is the evaluation before the first stage); rename it")
+        raise ConfigError(
+            f"stage name {twice[0]!r} is taken ('start' is the evaluation before the first stage); rename it"
+        )
 
 
 def _check_trackers(config: RunConfig) -> None:
@@ -198,7 +206,9 @@ def _tokenizer(config: RunConfig, env: EnvSpec, tasks: Sequence[Task]) -> Tokeni
         if saved.is_dir():
             return load_tokenizer(saved)
         if not is_sizes(config.model.source):
-            raise ConfigError("tokenizer.source='train' needs a model with random weights; a checkpoint has its own")
+            raise ConfigError(
+                "tokenizer.source='train' needs a model with random weights; a checkpoint has its own"
+            )
         return train_tokenizer(_texts(env, tasks), config.tokenizer.vocab_size)
     if source == "model":
         if is_sizes(config.model.source):

@@ -20,8 +20,8 @@ from jaxagent.chat.tokenizer import HUB_PREFIX
 from jaxagent.clock import Clock
 from jaxagent.config import MeshConfig, RunConfig, read_run, write_run
 from jaxagent.errors import ConfigError, DataError
-from jaxagent.prepare import TRAINED, Prepared, prepare
 from jaxagent.preemption import EXIT_PREEMPTED, Preemption
+from jaxagent.prepare import TRAINED, Prepared, prepare
 from jaxagent.recipes.base import Materials
 from jaxagent.rollout.demonstrate import play, tokens
 from jaxagent.stage import Stage
@@ -142,7 +142,9 @@ def _check_folder(folder: Path, config: RunConfig) -> None:
     if written.exists():
         before = read_run(written).model_copy(update={"run_dir": config.run_dir})
         if before != config:
-            changed = [name for name in RunConfig.model_fields if getattr(before, name) != getattr(config, name)]
+            changed = [
+                name for name in RunConfig.model_fields if getattr(before, name) != getattr(config, name)
+            ]
             raise ConfigError(
                 f"{folder} holds a run with another configuration (different: {', '.join(changed)}); choose another "
                 "run_dir, or remove the folder to start over"
@@ -168,7 +170,8 @@ def _set_up_jax() -> None:
     """A persistent compilation cache, unless the user has one."""
     import jax
 
-    if jax.config.jax_compilation_cache_dir is None:
+    # JAX makes its options attributes at run time.
+    if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore[reportAttributeAccessIssue]
         jax.config.update("jax_compilation_cache_dir", str(Path.home() / ".cache" / "jaxagent" / "jax"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

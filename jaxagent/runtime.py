@@ -42,7 +42,7 @@ from jaxagent.types import Credited, Group, Metrics, Sampling
 EVAL_SEED = 1_000_003  # evaluations draw from streams that no training rollout uses
 SHOWN, SHOWN_EVERY = 4, 5  # rollouts kept for the report, and every how many iterations
 START, EVALUATION, END = "start", "evaluation", "end"  # what is timed beside the stages
-KEPT = ("success", "tgc", "sgc", "completion", "reward", "failed_steps", "exec_fail", "turns")
+KEPT = ("success", "tgc", "sgc", "completion", "reward", "exec_fail", "turns")
 
 
 class Preempted(Exception):
@@ -60,7 +60,9 @@ class Place:
 class Runtime:
     """See the module docstring. Use as a context manager: it owns processes, threads and files."""
 
-    def __init__(self, prepared: Prepared, preemption: Preemption, *, clock: Clock, console: RunConsole | None = None):
+    def __init__(
+        self, prepared: Prepared, preemption: Preemption, *, clock: Clock, console: RunConsole | None = None
+    ):
         config = prepared.config
         self.prepared, self.config, self.renderer = prepared, config, prepared.renderer
         self.folder = Path(config.run_dir)
@@ -190,7 +192,8 @@ class Runtime:
     def finish_iteration(self, stages: Sequence[Stage], done: Place, metrics: Metrics) -> None:
         """Log, watch, measure and save what is due after an iteration. Raises Preempted when asked to stop."""
         learner = self._learner
-        assert learner is not None and self._sink is not None
+        assert learner is not None
+        assert self._sink is not None
         index, name = self._stage
         ended = done.stage > index
         number = stages[index].iterations if ended else done.iteration
@@ -250,7 +253,9 @@ class Runtime:
 
     def _keep(self, when: str, result: EvalResult) -> None:
         assert self._sink is not None
-        result.write(self.folder / "evaluations" / f"{when.replace(':', '-')}-{result.split}-{result.mode}.json")
+        result.write(
+            self.folder / "evaluations" / f"{when.replace(':', '-')}-{result.split}-{result.mode}.json"
+        )
         self.evaluations.append(
             {"when": when, "split": result.split, "mode": result.mode, "metrics": dict(result.metrics)}
         )
@@ -332,7 +337,9 @@ class Runtime:
         if "tensorboard" in self.config.trackers:
             writers.append(TensorBoardWriter(self.folder / "tensorboard", after=last))
         if "wandb" in self.config.trackers:
-            writers.append(WandbWriter(self.folder, project="jaxagent", config=self.config.model_dump(mode="json")))
+            writers.append(
+                WandbWriter(self.folder, project="jaxagent", config=self.config.model_dump(mode="json"))
+            )
         return writers
 
     def close(self) -> None:

@@ -49,7 +49,9 @@ def taught(
         fits = all(len(segment.ids_T) <= learner.row for segment in segments)
         too_long += not fits
         reviewed.append(segments if fits else [])
-    scored = iter(learner.score_segments([s for segments in reviewed for s in segments], weights=teacher.weights))
+    scored = iter(
+        learner.score_segments([s for segments in reviewed for s in segments], weights=teacher.weights)
+    )
     out = [_with_stream(item, scored) if segments else item for item, segments in zip(credited, reviewed)]
     counts = {"teacher/taught": sum(bool(segments) for segments in reviewed), "teacher/too_long": too_long}
     return out, {name: float(count) for name, count in counts.items()}

@@ -82,7 +82,9 @@ def rewarded(stage: Stage, groups: Sequence[Group]) -> list[Group]:
     if stage.reward is None:
         return list(groups)
     return [
-        replace(group, trajectories=tuple(replace(t, reward=float(stage.reward(t))) for t in group.trajectories))
+        replace(
+            group, trajectories=tuple(replace(t, reward=float(stage.reward(t))) for t in group.trajectories)
+        )
         for group in groups
     ]
 

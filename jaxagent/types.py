@@ -150,6 +150,10 @@ class ExecStatus(StrEnum):
     TIMEOUT = "timeout"
     NONE = "none"  # the action was never executed (the message was the last and was cut)
 
+    @property
+    def failed(self) -> bool:
+        return self not in (ExecStatus.OK, ExecStatus.NONE)
+
 
 class Status(StrEnum):
     """How an episode ended. CANCELLED and ENV_FAILED never reach a baseline; they are counted as dropped."""
@@ -159,6 +163,10 @@ class Status(StrEnum):
     LENGTH = "length"
     CANCELLED = "cancelled"
     ENV_FAILED = "env_failed"
+
+    @property
+    def dropped(self) -> bool:
+        return self in (Status.CANCELLED, Status.ENV_FAILED)
 
 
 @dataclass(frozen=True, slots=True)

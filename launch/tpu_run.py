@@ -15,7 +15,6 @@ sys.path.insert(0, str(ROOT))
 
 from jaxagent.cli import main  # noqa: E402
 
-
 if __name__ == "__main__":
     if sys.argv[1:2] in (["-h"], ["--help"]):
         print(__doc__)

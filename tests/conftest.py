@@ -18,5 +18,16 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "0")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 # The packages whose functions take arrays. The hook slows imports, so the others do without it.
-ARRAY_PACKAGES = ("batch", "credit", "decode", "eval", "kernels", "learn", "mesh", "model", "rollout", "types")
+ARRAY_PACKAGES = (
+    "batch",
+    "credit",
+    "decode",
+    "eval",
+    "kernels",
+    "learn",
+    "mesh",
+    "model",
+    "rollout",
+    "types",
+)
 install_import_hook([f"jaxagent.{name}" for name in ARRAY_PACKAGES], "beartype.beartype")

@@ -1,5 +1,6 @@
 """The run file: unknown and ill-typed keys, extends, overrides; every shipped file reads."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -46,12 +47,18 @@ def test_every_recipe_has_a_run_file_for_the_world_and_for_its_paper():
     [
         ({"rolout": {}}, "rolout: unknown key; did you mean 'rollout'?"),
         ({"rollout": {"max_step": 3, "max_tokens": 10, "context": 100}}, "did you mean 'max_steps'?"),
-        ({"rollout": {"max_steps": 3, "max_tokens": 200, "context": 100}}, "lower max_tokens or raise context"),
+        (
+            {"rollout": {"max_steps": 3, "max_tokens": 200, "context": 100}},
+            "lower max_tokens or raise context",
+        ),
         ({"seed": "three"}, "seed='three': input should be a valid integer"),
         ({"seed": -1}, "greater than or equal to 0"),
         ({"model": {"source": "tiny", "dtype": "float8"}}, "model.dtype='float8'"),
         ({"pack": {"length": 128, "scored": 256}}, "lower scored"),
-        ({"model": {"source": "tiny", "train_last_layers": 2, "lora": {"rank": 1, "alpha": 1}}}, "drop one of them"),
+        (
+            {"model": {"source": "tiny", "train_last_layers": 2, "lora": {"rank": 1, "alpha": 1}}},
+            "drop one of them",
+        ),
         ({"rollout": SMALLEST["rollout"] | {"cache_buckets": [200]}}, "from 1 to context=100"),
         ({"rollout": SMALLEST["rollout"] | {"query_buckets": []}}, "one size or more"),
         ({"rollout": SMALLEST["rollout"] | {"temperature": 1e-4}}, "at least 0.001"),
@@ -62,9 +69,8 @@ def test_every_recipe_has_a_run_file_for_the_world_and_for_its_paper():
     ],
 )
 def test_what_cannot_work_is_refused_in_words(tmp_path, change, words):
-    with pytest.raises(ConfigError, match=".") as error:
+    with pytest.raises(ConfigError, match=re.escape(words)):
         read_run(written(tmp_path, SMALLEST | change))
-    assert words in str(error.value)
 
 
 def test_a_missing_key_is_named(tmp_path):

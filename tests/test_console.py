@@ -52,4 +52,7 @@ def test_a_line_of_rollouts_shows_no_loss():
     console.start("rl", 2)
     metrics = {"loss/total": 0.0, "rollout/success": 0.25, "rollout/exec_fail": 0.5, "rollout/turns": 2.5}
     console.iteration(1, metrics | {"pg/entropy": 0.3, "grad_norm": 0.1, "seconds/total": 3.0})
-    assert out.getvalue() == "rl 1/2  success 25%  failed steps 50%  turns 2.5  entropy 0.30  |g| 0.10  time 3.0s\n"
+    assert (
+        out.getvalue()
+        == "rl 1/2  success 25%  failed steps 50%  turns 2.5  entropy 0.30  |g| 0.10  time 3.0s\n"
+    )

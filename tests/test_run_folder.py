@@ -65,7 +65,9 @@ def test_a_run_that_has_ended_shows_its_table_again(tmp_path, capsys):
     folder = tmp_path / "run"
     folder.mkdir()
     write_run(config, folder / "config.yaml")
-    (folder / "metrics.jsonl").write_text(json.dumps({"step": 0, "time": 0.0, "stage": "0-sft", "loss/ce": 1.0, "loss/total": 1.0}) + "\n")
+    (folder / "metrics.jsonl").write_text(
+        json.dumps({"step": 0, "time": 0.0, "stage": "0-sft", "loss/ce": 1.0, "loss/total": 1.0}) + "\n"
+    )
     metrics = {"tgc": 40.0, "sgc": 20.0, "tasks": 5.0}
     evaluation = {"when": "0-sft", "split": "test", "mode": "greedy", "metrics": metrics}
     result = json.dumps({"evaluations": [evaluation], "minutes": 1.5, "seed": 0})

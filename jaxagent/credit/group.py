@@ -20,7 +20,7 @@ from jaxtyping import Float
 
 from jaxagent.errors import ConfigError, RolloutError
 from jaxagent.stage import Credit
-from jaxagent.types import Credited, Group, Status, Trajectory
+from jaxagent.types import Credited, Group, Trajectory
 
 ZERO_TOLERANCE = 1e-6
 
@@ -35,7 +35,7 @@ SINGLETON = ("zero", "raw", "drop")
 
 def survivors(group: Group) -> tuple[Trajectory, ...]:
     """The trajectories that count in a baseline: a cancelled or failed episode never does."""
-    return tuple(t for t in group.trajectories if t.status not in (Status.CANCELLED, Status.ENV_FAILED))
+    return tuple(t for t in group.trajectories if not t.status.dropped)
 
 
 def returns(trajectories: Sequence[Trajectory]) -> Float[np.ndarray, "G"]:

@@ -21,8 +21,6 @@ from jaxagent.errors import ConfigError
 from jaxagent.stage import Credit
 from jaxagent.types import Credited, ExecStatus, Group, Step
 
-FAILED = frozenset({ExecStatus.SYNTAX_ERROR, ExecStatus.RUNTIME_ERROR, ExecStatus.TIMEOUT})
-
 # Advantage of a failed step by the sign of the base advantage: shape -> (A, b) -> (below 0, zero, above 0).
 SHAPES: dict[str, Callable[[np.ndarray, float], tuple[np.ndarray | float, ...]]] = {
     "mult": lambda a, b: ((1 + b) * a, -b, 0.0),
@@ -38,7 +36,7 @@ def failed_step(step: Step, *, invalid_is_fail: bool = True) -> bool:
 
     A message that was never executed (ExecStatus.NONE) did not fail.
     """
-    return step.exec_status in FAILED or (invalid_is_fail and step.exec_status is ExecStatus.INVALID)
+    return step.exec_status.failed and (invalid_is_fail or step.exec_status is not ExecStatus.INVALID)
 
 
 def shape_failed(

@@ -91,9 +91,13 @@ def read_conversations(path: Path, renderer: Renderer) -> list[Trajectory]:
             messages = [_message(item) for item in entry["messages"]]
             statuses = [_status(item) for item in entry["messages"] if item["role"] == "assistant"]
         except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path}:{number}: not a conversation ({type(error).__name__}: {error})") from None
+            raise DataError(
+                f"{path}:{number}: not a conversation ({type(error).__name__}: {error})"
+            ) from None
         task = Task(task_id=f"{path.stem}:{number}", env="conversations", split="train")
-        found.append(conversation(messages, renderer, task=task, tools=entry.get("tools") or (), statuses=statuses))
+        found.append(
+            conversation(messages, renderer, task=task, tools=entry.get("tools") or (), statuses=statuses)
+        )
     if not found:
         raise DataError(f"{path} holds no conversation")
     return found

@@ -39,7 +39,10 @@ def _look_up(rng: Random) -> tuple[str, str]:
 
 def _field(rng: Random) -> tuple[str, str]:
     """Read a field of a JSON record: texts, numbers, and numbers written as texts."""
-    record = {_word(rng): rng.choice((_word(rng), rng.randint(1, 999), str(rng.randint(1000, 9999)))) for _ in range(3)}
+    record = {
+        _word(rng): rng.choice((_word(rng), rng.randint(1, 999), str(rng.randint(1000, 9999))))
+        for _ in range(3)
+    }
     asked = rng.choice(list(record))
     return f"{json.dumps(record)} {asked}", json.dumps(record[asked])
 

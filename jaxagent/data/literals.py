@@ -1,5 +1,7 @@
 """Which action tokens are literals: what stands inside quotes, and digits. They have to be copied, not composed.
 
+L marks them:
+
     pay ( to = "  me zo  " , amount =  4 1 )
     .   . .  . .  L  L   . .    .   .  L L .
 """

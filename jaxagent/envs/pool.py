@@ -24,7 +24,6 @@ from jaxagent.envs.worker_client import Lost, Worker
 from jaxagent.errors import ConfigError, EnvFailure
 from jaxagent.types import Action, Evaluation, StepResult, Task
 
-
 STEP_S = 60.0
 
 

@@ -49,7 +49,7 @@ class EnvSpec:
     prompt:    (task, the reset observation) -> opening messages and tools.
     parse:     assistant message -> Action; never raises (see Action.error).
     observe:   observation text -> the message that carries it (role "user" or "tool").
-    metrics:   trajectories (several per task possible) -> the benchmark's own metrics, e.g. tgc and sgc.
+    metrics:   trajectories (several per task possible) -> what the benchmark measures beside eval/metrics.py.
     max_steps: the benchmark's step limit; runs may lower it.
     expert:    (task, rng, sloppiness in [0, 1]) -> a scripted policy for demonstrations; 0 never errs.
     rehearse:  like `make`, for the expert's own play in the trainer's process: trusted code, no sandbox needed.
@@ -61,8 +61,8 @@ class EnvSpec:
     prompt: Callable[[Task, StepResult], Prompt]
     parse: Callable[[Message], Action]
     observe: Callable[[str], Message]
-    metrics: Callable[[Sequence[Trajectory]], Metrics]
     max_steps: int
+    metrics: Callable[[Sequence[Trajectory]], Metrics] | None = None
     expert: Callable[[Task, Random, float], ScriptedPolicy] | None = None
     rehearse: Callable[[], Env] | None = None
     max_observation_chars: int = 16_000

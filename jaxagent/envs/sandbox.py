@@ -23,6 +23,7 @@ from typing import Any
 
 from jaxagent.envs.channel import Channel, ChildGone
 from jaxagent.envs.confined import wire
+from jaxagent.envs.confined.interpreter import FAILED
 from jaxagent.envs.zygote_client import Zygote, ZygoteError, current_zygote
 from jaxagent.types import ExecStatus
 
@@ -204,7 +205,7 @@ class Sandbox:
             name = "TimeoutError" if gone.kind == "hung" else "SystemError"
             output = f"{name}: python restarted, variables lost"
         else:
-            output = f"Execution failed. Traceback:\n{error}\n{RESTARTED}"
+            output = f"{FAILED}{error}\n{RESTARTED}"
         return SandboxResult(output, error, status, restarted=True)
 
 

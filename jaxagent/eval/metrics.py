@@ -152,4 +152,6 @@ def record_metrics(records: Sequence[TaskRecord]) -> Metrics:
             kinds[f"type_{record.type}"].append(record)
     for kind, members in sorted(kinds.items()):
         metrics[f"tgc_{kind}"] = 100 * float(task_scores(members).mean())
+        if kind.startswith("difficulty_"):  # a scenario's tasks have one difficulty, but several types
+            metrics[f"sgc_{kind}"] = 100 * float(scenario_scores(members).mean())
     return metrics

@@ -21,26 +21,21 @@ from jaxagent.batch.targets import (
     seq_mean_token_sum,
     token_mean,
 )
-from jaxagent.config import Record
 from jaxagent.credit.group import group_mean, group_std, per_group
-from jaxagent.data.tasks import TaskSource
 from jaxagent.learn.terms import clipped_pg, entropy_bonus, kl
 from jaxagent.recipes.base import Materials, Recipe
+from jaxagent.recipes.policy import PolicyOptions, policy_update, task_source
+from jaxagent.recipes.rewards import REWARDS
 from jaxagent.rewards.kl import kl_in_reward
-from jaxagent.recipes.rewards import REWARDS, RewardName
-from jaxagent.stage import Aggregate, Stage, Term, Update
+from jaxagent.stage import Aggregate, Stage, Term
 
 
-class GrpoOptions(Record):
+class GrpoOptions(PolicyOptions):
     """std: divide by the group's standard deviation (false is Dr. GRPO's advantage).
 
     max_length: the constant L of aggregation fixed_len_sum.
     """
 
-    iterations: int = Field(200, ge=1)
-    tasks: int = Field(16, ge=1)
-    group_size: int = Field(8, ge=2)
-    reward: RewardName = "test_fraction"
     std: bool = True
     std_floor: float = Field(0.0, ge=0)
     clip_low: float = Field(0.2, gt=0, lt=1)
@@ -53,11 +48,6 @@ class GrpoOptions(Record):
     kl_estimator: Literal["k1", "k2", "k3", "k3+"] = "k3"
     kl_coef: float = Field(0.001, ge=0)
     entropy_coef: float = Field(0.0, ge=0)
-    epochs: int = Field(1, ge=1)
-    minibatch: int = Field(0, ge=0)
-    learning_rate: float = Field(1e-6, gt=0)
-    weight_decay: float = Field(0.01, ge=0)
-    max_grad_norm: float = Field(1.0, ge=0)
 
 
 def aggregation(options: GrpoOptions) -> Aggregate:
@@ -82,7 +72,7 @@ def terms(options: GrpoOptions) -> dict[str, Term]:
 
 def streams(options: GrpoOptions) -> tuple[str, ...]:
     """Log-prob streams to score before credit."""
-    old = options.epochs > 1 or options.minibatch > 0 or options.kl_in == "reward"
+    old = options.off_policy or options.kl_in == "reward"
     return (("old",) if old else ()) + (("reference",) if options.kl_in != "none" else ())
 
 
@@ -91,9 +81,7 @@ def stage(options: GrpoOptions, materials: Materials) -> Stage:
     reward = REWARDS[options.reward]
     return Stage(
         name=materials.name,
-        source=TaskSource(
-            materials.tasks, tasks=options.tasks, rollouts=options.group_size, seed=materials.seed
-        ),
+        source=task_source(options, materials),
         iterations=options.iterations,
         reward=kl_in_reward(reward, beta=options.kl_coef) if options.kl_in == "reward" else reward,
         credit=per_group(group_std(std_floor=options.std_floor) if options.std else group_mean),
@@ -101,13 +89,7 @@ def stage(options: GrpoOptions, materials: Materials) -> Stage:
         terms=chosen,
         needs=streams(options),
         sampling=materials.sampling,
-        update=Update(
-            learning_rate=options.learning_rate,
-            epochs=options.epochs,
-            minibatch=options.minibatch,
-            weight_decay=options.weight_decay,
-            max_grad_norm=options.max_grad_norm,
-        ),
+        update=policy_update(options),
     )
 
 

@@ -14,44 +14,35 @@ from typing import Literal
 from pydantic import Field
 
 from jaxagent.batch.targets import policy_samples, seq_mean_token_mean
-from jaxagent.config import Record
 from jaxagent.credit.group import group_mean, leave_one_out, per_group
 from jaxagent.credit.gvpo import gvpo
-from jaxagent.data.tasks import TaskSource
 from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials, Recipe
-from jaxagent.recipes.rewards import REWARDS, RewardName
-from jaxagent.stage import Stage, Term, Update
+from jaxagent.recipes.policy import PolicyOptions, policy_update, task_source
+from jaxagent.recipes.rewards import REWARDS
+from jaxagent.stage import Stage, Term
 
 BASES = {"group_mean": per_group(group_mean), "leave_one_out": per_group(leave_one_out)}
 
 
-class GvpoOptions(Record):
+class GvpoOptions(PolicyOptions):
     """b: strength of the correction. shape: mult is the paper's; add, add_all, mask and none are its ablations."""
 
     iterations: int = Field(144, ge=1)
-    tasks: int = Field(16, ge=1)
-    group_size: int = Field(8, ge=2)
-    reward: RewardName = "test_fraction"
     base: Literal["group_mean", "leave_one_out"] = "group_mean"
     b: float = Field(0.2, ge=0)
     shape: Literal["mult", "add", "add_all", "mask", "none"] = "mult"
     invalid_is_fail: bool = True
     clip_low: float = Field(0.2, gt=0, lt=1)
     clip_high: float = Field(0.28, gt=0)
-    epochs: int = Field(1, ge=1)
-    minibatch: int = Field(0, ge=0)
     learning_rate: float = Field(1e-5, gt=0)
     weight_decay: float = Field(0.0, ge=0)
-    max_grad_norm: float = Field(1.0, ge=0)
 
 
 def stage(options: GvpoOptions, materials: Materials) -> Stage:
     return Stage(
         name=materials.name,
-        source=TaskSource(
-            materials.tasks, tasks=options.tasks, rollouts=options.group_size, seed=materials.seed
-        ),
+        source=task_source(options, materials),
         iterations=options.iterations,
         reward=REWARDS[options.reward],
         credit=gvpo(
@@ -59,15 +50,9 @@ def stage(options: GvpoOptions, materials: Materials) -> Stage:
         ),
         samples=policy_samples,
         terms={"pg": Term(clipped_pg(options.clip_low, options.clip_high), seq_mean_token_mean)},
-        needs=("old",) if options.epochs > 1 or options.minibatch else (),
+        needs=("old",) if options.off_policy else (),
         sampling=materials.sampling,
-        update=Update(
-            learning_rate=options.learning_rate,
-            epochs=options.epochs,
-            minibatch=options.minibatch,
-            weight_decay=options.weight_decay,
-            max_grad_norm=options.max_grad_norm,
-        ),
+        update=policy_update(options),
     )
 
 

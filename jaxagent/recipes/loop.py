@@ -14,30 +14,27 @@ from typing import Literal
 from pydantic import Field
 
 from jaxagent.batch.targets import constant_count, policy_samples, seq_mean_token_mean, turn_mean
-from jaxagent.config import Record
 from jaxagent.credit.filters import abs_min
 from jaxagent.credit.group import leave_one_out, per_group
-from jaxagent.data.tasks import TaskSource
 from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials, Recipe
-from jaxagent.recipes.rewards import REWARDS, RewardName
-from jaxagent.stage import Stage, Term, Update
+from jaxagent.recipes.policy import PolicyOptions, policy_update, task_source
+from jaxagent.recipes.rewards import REWARDS
+from jaxagent.stage import Stage, Term
 
 
-class LoopOptions(Record):
+class LoopOptions(PolicyOptions):
     """ratio: level of the importance ratio; token is best on AppWorld, turn and trajectory are the ablations."""
 
-    iterations: int = Field(200, ge=1)
     tasks: int = Field(40, ge=1)
     group_size: int = Field(6, ge=2)
-    reward: RewardName = "test_fraction"
     ratio: Literal["token", "turn", "trajectory"] = "token"
     clip: float = Field(0.1, gt=0)
     epochs: int = Field(2, ge=1)
     minibatch: int = Field(32, ge=0)
     min_advantage: float = Field(0.01, ge=0)
     learning_rate: float = Field(5e-5, gt=0)
-    weight_decay: float = Field(0.01, ge=0)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
     max_grad_norm: float = Field(0.1, ge=0)
     kl_stop: float = Field(20.0, ge=0)
 
@@ -48,26 +45,16 @@ def stage(options: LoopOptions, materials: Materials) -> Stage:
     policy_gradient = clipped_pg(options.clip, level=options.ratio, log_symmetric=True)
     return Stage(
         name=materials.name,
-        source=TaskSource(
-            materials.tasks, tasks=options.tasks, rollouts=options.group_size, seed=materials.seed
-        ),
+        source=task_source(options, materials),
         iterations=options.iterations,
         reward=REWARDS[options.reward],
         credit=per_group(leave_one_out),
         filter=abs_min(options.min_advantage),
         samples=policy_samples,
         terms={"pg": Term(policy_gradient, constant_count(average, nominal))},
-        # One epoch over one minibatch is strictly on-policy: the old log-probs are the current ones.
-        needs=("old",) if options.epochs > 1 or options.minibatch else (),
+        needs=("old",) if options.off_policy else (),
         sampling=materials.sampling,
-        update=Update(
-            learning_rate=options.learning_rate,
-            epochs=options.epochs,
-            minibatch=options.minibatch,
-            weight_decay=options.weight_decay,
-            max_grad_norm=options.max_grad_norm,
-            kl_stop=options.kl_stop,
-        ),
+        update=policy_update(options, kl_stop=options.kl_stop),
     )
 
 

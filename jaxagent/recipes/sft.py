@@ -1,4 +1,4 @@
-"""Supervised fine-tuning on demonstrations: the warm start of a policy that cannot act yet (ALGORITHMS of every system).
+"""Supervised fine-tuning on demonstrations: the warm start of a policy that cannot act yet.
 
     loss = -(1/sum w) sum over assistant tokens of w log p        w = 0 on failed steps with `mask_errors`
 
@@ -59,7 +59,9 @@ class SftOptions(Record):
     @model_validator(mode="after")
     def _fits(self) -> SftOptions:
         if self.file and (self.sloppiness or self.drills):
-            raise ValueError("sloppiness and drills belong to expert demonstrations; drop them or drop `file`")
+            raise ValueError(
+                "sloppiness and drills belong to expert demonstrations; drop them or drop `file`"
+            )
         if self.adam_learning_rate is not None and self.optimizer != "muon":
             raise ValueError("adam_learning_rate goes with optimizer muon; adamw has learning_rate alone")
         return self

@@ -15,25 +15,24 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from jaxagent.auxlm.client import AuxBackend, AuxLM, AuxLimits, ScriptedBackend
+from jaxagent.auxlm.client import AuxBackend, AuxLimits, AuxLM, ScriptedBackend
 from jaxagent.auxlm.endpoint import EndpointBackend, EndpointConfig
 from jaxagent.batch.targets import policy_samples, seq_mean_token_mean, token_mean
-from jaxagent.config import Record
 from jaxagent.credit.group import group_std, per_group
-from jaxagent.data.tasks import TaskSource
 from jaxagent.learn.terms import clipped_pg, reverse_kl_iw
 from jaxagent.recipes.base import Materials, Recipe
-from jaxagent.recipes.rewards import REWARDS, RewardName
+from jaxagent.recipes.policy import PolicyOptions, policy_update, task_source
+from jaxagent.recipes.rewards import REWARDS
 from jaxagent.skills.bank import SkillBank
 from jaxagent.skills.prompt import full_text, workflow_text
 from jaxagent.skills.source import SkillRules, SkillSource
 from jaxagent.skills.summarise import SUMMARISE, SummariserPool, script_summary
-from jaxagent.stage import Stage, Teacher, Term, Update
+from jaxagent.stage import Stage, Teacher, Term
 
 TEXTS = {"full": full_text, "workflow": workflow_text}
 
 
-class SkillSdOptions(Record):
+class SkillSdOptions(PolicyOptions):
     """lambda_: weight of the distillation term. teacher: dynamic is the student at the start of the iteration.
 
     summariser: "script" extracts the steps that ran, without a language model; "endpoint" asks `endpoint_model` at
@@ -41,10 +40,6 @@ class SkillSdOptions(Record):
     skill_text: "workflow" shows code alone, for models that know nothing else.
     """
 
-    iterations: int = Field(200, ge=1)
-    tasks: int = Field(16, ge=1)
-    group_size: int = Field(8, ge=2)
-    reward: RewardName = "test_fraction"
     lambda_: float = Field(0.001, ge=0)
     teacher: Literal["dynamic", "frozen"] = "dynamic"
     rho_max: float = Field(0.0, ge=0)
@@ -57,11 +52,6 @@ class SkillSdOptions(Record):
     endpoint_key_env: str = ""
     clip_low: float = Field(0.2, gt=0, lt=1)
     clip_high: float = Field(0.2, gt=0)
-    epochs: int = Field(1, ge=1)
-    minibatch: int = Field(0, ge=0)
-    learning_rate: float = Field(1e-6, gt=0)
-    weight_decay: float = Field(0.01, ge=0)
-    max_grad_norm: float = Field(1.0, ge=0)
 
     @model_validator(mode="after")
     def _endpoint(self) -> SkillSdOptions:
@@ -72,9 +62,7 @@ class SkillSdOptions(Record):
 
 def stage(options: SkillSdOptions, materials: Materials) -> Stage:
     source = SkillSource(
-        TaskSource(
-            materials.tasks, tasks=options.tasks, rollouts=options.group_size, seed=materials.seed
-        ),
+        task_source(options, materials),
         SkillBank(options.buffer_max),
         SummariserPool(AuxLM(_backend(options), AuxLimits())),
         SkillRules(c=options.ucb_c, text=TEXTS[options.skill_text]),
@@ -92,15 +80,9 @@ def stage(options: SkillSdOptions, materials: Materials) -> Stage:
             "distill": Term(distillation, token_mean, options.lambda_),
         },
         teacher=Teacher(source.teacher, "current" if options.teacher == "dynamic" else "reference"),
-        needs=("old",) if options.epochs > 1 or options.minibatch else (),
+        needs=("old",) if options.off_policy else (),
         sampling=materials.sampling,
-        update=Update(
-            learning_rate=options.learning_rate,
-            epochs=options.epochs,
-            minibatch=options.minibatch,
-            weight_decay=options.weight_decay,
-            max_grad_norm=options.max_grad_norm,
-        ),
+        update=policy_update(options),
     )
 
 

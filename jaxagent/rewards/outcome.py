@@ -12,12 +12,10 @@ from jaxagent.errors import RolloutError
 from jaxagent.stage import Reward
 from jaxagent.types import Evaluation, Status, Trajectory
 
-DROPPED = (Status.CANCELLED, Status.ENV_FAILED)
-
 
 def verdict(trajectory: Trajectory) -> Evaluation:
     """The evaluation of an episode that may have a return; RolloutError otherwise."""
-    if trajectory.status in DROPPED:
+    if trajectory.status.dropped:
         raise RolloutError(
             f"{trajectory.traj_id} ended {trajectory.status}: it has no return; drop it before rewards"
         )

@@ -15,7 +15,19 @@ import numpy as np
 from jaxagent.chat.render import Renderer
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.errors import ConfigError
-from jaxagent.types import Action, Evaluation, Message, Prompt, Segment, Status, Step, StepResult, Stop, Task, Trajectory
+from jaxagent.types import (
+    Action,
+    Evaluation,
+    Message,
+    Prompt,
+    Segment,
+    Status,
+    Step,
+    StepResult,
+    Stop,
+    Task,
+    Trajectory,
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +54,9 @@ class Played:
 def play(spec: EnvSpec, task: Task, *, rng: Random, sloppiness: float = 0.0) -> Played:
     """Play one episode by script. Raises ConfigError for an environment that has no expert."""
     if spec.expert is None:
-        raise ConfigError(f"environment {spec.name!r} has no scripted expert; use the sft recipe's `file` instead")
+        raise ConfigError(
+            f"environment {spec.name!r} has no scripted expert; use the sft recipe's `file` instead"
+        )
     policy = spec.expert(task, rng, sloppiness)
     env = (spec.rehearse or spec.make)()
     try:

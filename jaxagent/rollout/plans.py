@@ -16,7 +16,7 @@ from typing import Protocol, runtime_checkable
 from jaxagent.errors import ConfigError, EnvFailure, RolloutError
 from jaxagent.rollout.stats import rollout_metrics
 from jaxagent.stage import Plan
-from jaxagent.types import Dropped, Group, Metrics, Prompt, Status, Task, Trajectory
+from jaxagent.types import Dropped, Group, Metrics, Prompt, Task, Trajectory
 
 
 @runtime_checkable
@@ -146,7 +146,7 @@ async def _with_retries(
             except EnvFailure as exc:
                 failure = exc
                 continue
-            if trajectory.status in (Status.CANCELLED, Status.ENV_FAILED):
+            if trajectory.status.dropped:
                 return Dropped(task_id, rollout, trajectory.status.value)
             return trajectory
     return Dropped(task_id, rollout, failure.kind, str(failure))

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from jaxagent.errors import RolloutError
 from jaxagent.types import ExecStatus, Group, Metrics, Status, Stop
 
-_FAILED = (ExecStatus.SYNTAX_ERROR, ExecStatus.RUNTIME_ERROR, ExecStatus.INVALID, ExecStatus.TIMEOUT)
-
 
 def rollout_metrics(groups: Sequence[Group], *, submitted: int, retries: int) -> Metrics:
     """Counts (sum to `submitted`, else RolloutError), lengths, failure rates and seconds. Names: rollout/…
@@ -36,7 +34,7 @@ def rollout_metrics(groups: Sequence[Group], *, submitted: int, retries: int) ->
         "tokens": tokens,
         "agent_frac": _ratio(sampled, tokens),
         "truncated": _ratio(sum(step.stop is not Stop.STOP for step in steps), len(steps)),
-        "exec_fail": _ratio(sum(step.exec_status in _FAILED for step in executed), len(executed)),
+        "exec_fail": _ratio(sum(step.exec_status.failed for step in executed), len(executed)),
         "success": _ratio(sum(trajectory.success for trajectory in kept), len(kept)),
         "env_s": sum(float(trajectory.extra.get("env_s", 0)) for trajectory in kept),
         "generate_s": sum(float(trajectory.extra.get("generate_s", 0)) for trajectory in kept),

@@ -41,7 +41,10 @@ def test_a_conversation_becomes_one_segment_with_its_failed_steps_known(tmp_path
     assert [step.exec_status for step in talk.steps] == [ExecStatus.RUNTIME_ERROR, ExecStatus.OK]
     (segment,) = talk.segments
     decode = PLAIN.tokenizer.decode
-    assert [decode(segment.ids_T[segment.step_T == k]) for k in (0, 1)] == ["x = 1/0<|end|>", "print(1)<|end|>"]
+    assert [decode(segment.ids_T[segment.step_T == k]) for k in (0, 1)] == [
+        "x = 1/0<|end|>",
+        "print(1)<|end|>",
+    ]
     np.testing.assert_array_equal(segment.mask_T, segment.step_T >= 0)
 
 
@@ -82,7 +85,9 @@ def sft(path, **options):
         seed=0,
         demonstrate=lambda tasks, sloppiness: [],
     )
-    return RECIPES["sft"].stage(RECIPES["sft"].options.parse({"file": str(path), "batch": 1, **options}), materials)
+    return RECIPES["sft"].stage(
+        RECIPES["sft"].options.parse({"file": str(path), "batch": 1, **options}), materials
+    )
 
 
 def test_failed_steps_of_a_file_are_masked(tmp_path):

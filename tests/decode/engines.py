@@ -6,22 +6,10 @@ from dataclasses import replace
 import numpy as np
 
 from jaxagent.decode.buckets import Buckets
-from jaxagent.model.spec import ModelSpec
 from jaxagent.types import GenerateRequest, SampleKey, Sampling
+from tests.small_models import DENSE
 
-SPEC = ModelSpec(
-    family="qwen3",
-    vocab=300,
-    width=32,
-    layers=2,
-    heads=4,
-    kv_heads=2,
-    head_dim=8,
-    mlp=48,
-    tied=True,
-    qk_norm=True,
-    init_std=0.25,
-)
+SPEC = replace(DENSE, vocab=300, init_std=0.25)
 BUCKETS = Buckets(prefill=((2, 8),), decode=(4,), lengths=(96,))
 
 

@@ -33,7 +33,11 @@ ROLLOUTS = ("stages.0.options.iterations=2", "stages.0.options.tasks=2", "stages
 
 
 def small_overrides(name: str, run_dir: Path) -> list[str]:
-    shrunk = ["stages.0.options.iterations=2", "stages.0.options.batch=8"] if name == "world_sft" else list(ROLLOUTS)
+    shrunk = (
+        ["stages.0.options.iterations=2", "stages.0.options.batch=8"]
+        if name == "world_sft"
+        else list(ROLLOUTS)
+    )
     return [*SMALL, *shrunk, f"run_dir={run_dir}"]
 
 

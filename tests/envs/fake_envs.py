@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
 from functools import partial
 
 from jaxagent.envs.protocol import EnvSpec
@@ -14,11 +13,9 @@ from jaxagent.types import (
     Evaluation,
     ExecStatus,
     Message,
-    Metrics,
     Prompt,
     StepResult,
     Task,
-    Trajectory,
 )
 
 
@@ -97,10 +94,6 @@ FAULTS = {
 }
 
 
-def no_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
-    return {}
-
-
 def open_prompt(task: Task, first: StepResult) -> Prompt:
     return Prompt((Message("user", first.observation),))
 
@@ -123,7 +116,6 @@ def echo_spec(max_steps: int = 8, **fields) -> EnvSpec:
         prompt=open_prompt,
         parse=parse_text,
         observe=observe_user,
-        metrics=no_metrics,
         max_steps=max_steps,
         **fields,
     )

@@ -40,6 +40,7 @@ def test_tgc_and_sgc():
     assert out["completion"] == pytest.approx(0.833333)
     assert out["missing"] == 0
     assert (out["tgc_difficulty_1"], out["tgc_difficulty_2"], out["tgc_type_kind1"]) == (100.0, 50.0, 50.0)
+    assert (out["sgc_difficulty_1"], out["sgc_difficulty_2"]) == (100.0, 50.0)
     assert (out["pass_at_1"], out["pass_hat_1"]) == pytest.approx((0.833333, 0.833333))
     assert "pass_at_2" not in out
 

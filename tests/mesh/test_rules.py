@@ -14,19 +14,8 @@ from jaxagent.mesh.rules import partition
 from jaxagent.model.params import axes_of, flat, place, shardings
 from jaxagent.model.spec import LoraSpec, ModelSpec
 from jaxagent.model.transformer import create
+from tests.small_models import DENSE
 
-DENSE = ModelSpec(
-    family="qwen3",
-    vocab=64,
-    width=32,
-    layers=2,
-    heads=4,
-    kv_heads=2,
-    head_dim=8,
-    mlp=48,
-    tied=True,
-    qk_norm=True,
-)
 MOE = ModelSpec(
     family="qwen3_moe", vocab=64, width=32, layers=2, heads=4, kv_heads=2, head_dim=8, mlp=16, qk_norm=True,
     experts=4, experts_per_token=2,

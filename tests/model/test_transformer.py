@@ -1,6 +1,8 @@
 """The forward pass: packing, causality, recomputation, layers frozen or not, bf16, and the experts'
 arithmetic."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,19 +14,9 @@ from jaxagent.model.moe import mix
 from jaxagent.model.rope import rope_tables, rotate
 from jaxagent.model.spec import ModelSpec, Rope
 from jaxagent.model.transformer import create
+from tests.small_models import DENSE
 
-SPEC = ModelSpec(
-    family="qwen3",
-    vocab=64,
-    width=32,
-    layers=3,
-    heads=4,
-    kv_heads=2,
-    head_dim=8,
-    mlp=48,
-    tied=True,
-    qk_norm=True,
-)
+SPEC = replace(DENSE, layers=3)
 MOE = ModelSpec(
     family="qwen3_moe", vocab=64, width=16, layers=1, heads=2, kv_heads=1, head_dim=8, mlp=12, qk_norm=True,
     experts=4, experts_per_token=2, norm_topk=True,

@@ -92,7 +92,10 @@ def test_wall_time_of_the_record():
 
 
 def test_small_parts_are_shown_together():
-    seconds = {"a": {"decode": 0.2, "x": 0.3, "update": 90.0}, "b": {"decode": 109.0, "y": 0.4, "python": 0.1}}
+    seconds = {
+        "a": {"decode": 0.2, "x": 0.3, "update": 90.0},
+        "b": {"decode": 109.0, "y": 0.4, "python": 0.1},
+    }
     shown = shown_seconds(seconds)
     assert shown == {
         "a": {"decode": 0.2, "update": 90.0, "python": 0.0, "other": 0.3},

@@ -205,7 +205,8 @@ def test_closing_a_source_ends_everything_it_holds():
     skills.pool.submit("a", summary_payload(SOLVED))
     thread = skills.pool._thread
     skills.close()
-    assert skills.inner.closed and slow.closed
+    assert skills.inner.closed
+    assert slow.closed
     assert not thread.is_alive()
 
 

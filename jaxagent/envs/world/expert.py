@@ -17,11 +17,16 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from jaxagent.envs.world.easy import EASY_CHALLENGE, EASY_KINDS
+from jaxagent.envs.world.full import FULL_KINDS
 from jaxagent.envs.world.goal import CodeStep, Goal
 from jaxagent.envs.world.tasks import LEVELS, build
 from jaxagent.types import Task
 
 RECOVERY = 0.35
+WEAK, STRONG = 1.35, 0.65  # factors of sloppiness, by kind of task
+MOST = 0.92  # some episodes of every kind stay right, or nothing could be learnt from trying
+HABIT = 0.7
 LOOP = re.compile(r"^(\s*for \w+ in .*\)):$", re.MULTILINE)
 ARGUMENT = re.compile(r"(?<=[(,] )\w+(?==)|(?<=\()\w+(?==)")
 WRONG_NAMES = ("name", "title", "id", "text", "tag", "query", "user")
@@ -197,12 +202,22 @@ FLAWS: tuple[Flaw, ...] = (
 
 
 def scripted_policy(task: Task, rng: random.Random, sloppiness: float = 0.0) -> ScriptedPolicy:
-    """An expert for the task (sloppiness 0), or with that chance one with a flaw."""
+    """An expert for the task (sloppiness 0), or with that chance, on average over kinds, one with a flaw.
+
+    A sloppy expert is bad at some kinds of tasks and better at others (WEAK and STRONG times `sloppiness`), and in
+    each kind has a habit, the flaw it mostly falls for: a policy that imitates it gets whole kinds wrong at
+    temperature 0, and right now and then when it samples.
+    """
     _, goal = build(task)
     steps = plan(task, goal)
+    kinds = EASY_KINDS | EASY_CHALLENGE if task.env == LEVELS["easy"] else FULL_KINDS
+    kind = list(kinds).index(task.type)
+    chance = 1.0 if sloppiness >= 1 else min(sloppiness * (WEAK if kind % 2 else STRONG), MOST)
     moves: list[Move] | None = None
-    if rng.random() < sloppiness:
-        flaws = list(FLAWS)
-        rng.shuffle(flaws)
+    if rng.random() < chance:
+        flaws = rng.sample(FLAWS, len(FLAWS))
+        if rng.random() < HABIT:
+            habit = kind // 2 % len(FLAWS)
+            flaws = [*FLAWS[habit:], *FLAWS[:habit]]
         moves = next((made for flaw in flaws if (made := flaw(steps, rng)) is not None), None)
     return ScriptedPolicy(task, moves if moves is not None else [Move(step) for step in steps], rng)

@@ -11,11 +11,9 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from jaxagent.envs.confined.interpreter import FAILED, FILENAME
 from jaxagent.envs.sandbox import ApiError, SandboxLimits, SandboxResult
 from jaxagent.types import ExecStatus
-
-FILENAME = "<python-input>"
-FAILED = "Execution failed. Traceback:\n"
 
 
 class _Proxy:

@@ -9,7 +9,6 @@ from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.world.env import WorldEnv
 from jaxagent.envs.world.expert import scripted_policy
 from jaxagent.envs.world.inline import InlineSandbox
-from jaxagent.envs.world.metrics import world_metrics
 from jaxagent.envs.world.tasks import LEVELS, tasks
 from jaxagent.errors import ConfigError
 from jaxagent.types import Message, Prompt, StepResult, Task
@@ -72,7 +71,6 @@ def world_spec(level: str = "full") -> EnvSpec:
         prompt=prompt_easy if easy else prompt_full,
         parse=partial(parse_code, whole=easy),
         observe=observe_easy if easy else observe_full,
-        metrics=world_metrics,
         max_steps=8 if easy else 40,
         expert=scripted_policy,
         rehearse=partial(WorldEnv, sandbox=InlineSandbox),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from jaxagent.envs.world.goal import Goal, added, updated
 from jaxagent.envs.world.kinds.scene import (
     DONE,
+    READ_NOTE,
     Kind,
     Scene,
     fill,
@@ -114,11 +115,6 @@ def splitbill(scene: Scene) -> Goal:
         pinned=False,
         created_at=f"{scene.day(-3)}T20:00",
     )
-    read = """
-    note_id = apis.notes.search_notes(query=<title>, access_token=notes_token)[0]["note_id"]
-    note = apis.notes.show_note(note_id=note_id, access_token=notes_token)
-    print(note)
-    """
     act = """
     for line in note["content"].splitlines():
         name, amount = line.split(": ")
@@ -129,7 +125,7 @@ def splitbill(scene: Scene) -> Goal:
     return Goal(
         f'My note "{title}" says who owes me how much. Request the money from each of them with the '
         f'description "{title}".',
-        (fill(read, title=title), fill(act, title=title), DONE),
+        (fill(READ_NOTE, title=title), fill(act, title=title), DONE),
         tuple(
             added(
                 "bank.requests",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jaxagent.envs.world.goal import Goal, added, removed, updated
-from jaxagent.envs.world.kinds.scene import DONE, Kind, Scene, fill
+from jaxagent.envs.world.kinds.scene import DONE, READ_NOTE, Kind, Scene, fill
 from jaxagent.envs.world.people import CHORES, TAGS, titles
 
 ALL_NOTES = "notes = pages(apis.notes.search_notes, tag=<tag>, access_token=notes_token)\nprint(notes)"
@@ -187,18 +187,13 @@ def notetodo(scene: Scene) -> Goal:
         pinned=False,
         created_at=created,
     )
-    read = """
-    note_id = apis.notes.search_notes(query=<title>, access_token=notes_token)[0]["note_id"]
-    note = apis.notes.show_note(note_id=note_id, access_token=notes_token)
-    print(note)
-    """
     write = """
     for line in note["content"].splitlines():
         apis.todo.add_item(list_id=list_id, title=line.removeprefix("- "), access_token=todo_token)
     """
     return Goal(
         f'Add each thing in my note "{title}" as an item to my todo list "{target["name"]}".',
-        (fill(read, title=title), fill(FIND_LIST, name=target["name"]), fill(write), DONE),
+        (fill(READ_NOTE, title=title), fill(FIND_LIST, name=target["name"]), fill(write), DONE),
         tuple(added("todo.items", list_id=target["id"], title=thing, is_completed=False) for thing in things),
         lookups=("notes.search_notes", "notes.show_note", "todo.show_lists", "todo.add_item"),
     )

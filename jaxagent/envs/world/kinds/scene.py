@@ -20,6 +20,11 @@ from jaxagent.envs.world.goal import Change, Goal, added, updated
 from jaxagent.envs.world.people import day
 
 DONE = "apis.supervisor.complete_task()"
+READ_NOTE = """
+note_id = apis.notes.search_notes(query=<title>, access_token=notes_token)[0]["note_id"]
+note = apis.notes.show_note(note_id=note_id, access_token=notes_token)
+print(note)
+"""
 
 
 @dataclass(frozen=True)

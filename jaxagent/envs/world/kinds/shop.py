@@ -5,6 +5,7 @@ from __future__ import annotations
 from jaxagent.envs.world.goal import Change, Goal, added, removed, updated
 from jaxagent.envs.world.kinds.scene import (
     DONE,
+    READ_NOTE,
     Kind,
     Scene,
     fill,
@@ -123,11 +124,6 @@ def shoppinglist(scene: Scene) -> Goal:
     content = "\n".join(f"{quantity} x {names[key]['name']}" for key, quantity in items)
     created = f"{scene.day(-1)}T19:00"
     scene.plant("notes.notes", title=title, content=content, tags=(), pinned=False, created_at=created)
-    read = """
-    note_id = apis.notes.search_notes(query=<title>, access_token=notes_token)[0]["note_id"]
-    note = apis.notes.show_note(note_id=note_id, access_token=notes_token)
-    print(note)
-    """
     act = """
     for line in note["content"].splitlines():
         quantity, name = line.split(" x ")
@@ -138,7 +134,7 @@ def shoppinglist(scene: Scene) -> Goal:
     return Goal(
         f'Order what my note "{title}" lists, in this order, with my {card} card to my {address.lower()} '
         f"address. My cart is empty.",
-        (fill(read, title=title), fill(act), fill(ORDER, card=card, address=address), DONE),
+        (fill(READ_NOTE, title=title), fill(act), fill(ORDER, card=card, address=address), DONE),
         (order(scene, card, address, *items),),
         lookups=(
             "notes.search_notes",

@@ -1,0 +1,48 @@
+"""What the recipes share that learn from their own rollouts: options, the source of tasks, optimiser steps."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from jaxagent.config import Record
+from jaxagent.data.tasks import TaskSource
+from jaxagent.recipes.base import Materials
+from jaxagent.recipes.rewards import RewardName
+from jaxagent.stage import Update
+
+
+class PolicyOptions(Record):
+    """An iteration rolls out `tasks` x `group_size` episodes. A recipe restates a default where its paper differs.
+
+    minibatch: trajectories of an optimiser step; 0 is all of them.
+    """
+
+    iterations: int = Field(200, ge=1)
+    tasks: int = Field(16, ge=1)
+    group_size: int = Field(8, ge=2)
+    reward: RewardName = "test_fraction"
+    epochs: int = Field(1, ge=1)
+    minibatch: int = Field(0, ge=0)
+    learning_rate: float = Field(1e-6, gt=0)
+    weight_decay: float = Field(0.01, ge=0)
+    max_grad_norm: float = Field(1.0, ge=0)
+
+    @property
+    def off_policy(self) -> bool:
+        """More than one step an iteration. Otherwise the old log-probs are the current ones, and need no scoring."""
+        return self.epochs > 1 or self.minibatch > 0
+
+
+def task_source(options: PolicyOptions, materials: Materials) -> TaskSource:
+    return TaskSource(materials.tasks, tasks=options.tasks, rollouts=options.group_size, seed=materials.seed)
+
+
+def policy_update(options: PolicyOptions, *, kl_stop: float = 0.0) -> Update:
+    return Update(
+        learning_rate=options.learning_rate,
+        epochs=options.epochs,
+        minibatch=options.minibatch,
+        weight_decay=options.weight_decay,
+        max_grad_norm=options.max_grad_norm,
+        kl_stop=kl_stop,
+    )
