@@ -33,7 +33,10 @@ SUMMED = ("update/steps", "update/tokens", "skip/nonfinite", "skip/empty_batch")
 
 @dataclass(frozen=True)
 class Model:
-    """What stays the same from stage to stage. `initial` and `reference` are parameters nobody trains."""
+    """Parameters' structure, which of them are trained, and how programs run.
+
+    frozen: parameters that nobody trains, by name ("reference": those of the stage's start).
+    """
 
     graphdef: nnx.GraphDef
     partition: Partition
@@ -65,6 +68,11 @@ class Learner:
     @property
     def params(self) -> Any:
         return self.state.params
+
+    @property
+    def row(self) -> int:
+        """Tokens of a training row; nothing longer can be scored."""
+        return self.shape.length
 
     @property
     def version(self) -> int:
@@ -127,6 +135,11 @@ class Learner:
                 f"weights {name!r} are not kept in this run; kept: current, {', '.join(self.model.frozen)}"
             )
         return self.model.frozen[name]
+
+
+def temperature(stage: Stage) -> float:
+    """Log-probs are those of the distribution that a stage's rollouts sample from; of demonstrations, plain ones."""
+    return stage.sampling.temperature if stage.sampling is not None else 1.0
 
 
 def optimizer_spec(update: Update, iterations: int) -> OptimizerSpec:
