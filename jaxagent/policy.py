@@ -52,8 +52,7 @@ def build_policy(prepared: Prepared, *, trains: bool = True) -> Policy:
         _check_rows(prepared, execution)
     options = {"dtype": jnp.dtype(config.model.dtype), "remat": config.model.remat}
     if is_sizes(config.model.source):
-        graphdef, params = create(prepared.model, seed=config.seed, **options)
-        params = params if mesh is None else place(params, mesh)
+        graphdef, params = create(prepared.model, seed=config.seed, mesh=mesh, **options)
     else:
         _, params = load_hf(config.model.source, spec=prepared.model, mesh=mesh)
         graphdef, _ = abstract(prepared.model, **options)
