@@ -81,7 +81,7 @@ class Runtime:
         self.checkpoints = Checkpointer(self.folder / "checkpoints", keep=config.checkpoint.keep)
         self.monitor = Monitor()
         self.evaluations = Evaluations(prepared)
-        self.cpu_seconds = 0.0  # of earlier processes of this run
+        self.cpu_seconds, self._compiled = 0.0, (0, 0.0)  # of earlier processes of this run
         self.iterations = 0
         self._sink: MetricSink | None = None
         self._learner: Learner | None = None
@@ -96,7 +96,7 @@ class Runtime:
         if host is not None:
             self._version, self.iterations = host["version"], host["iterations"]
             self.evaluations.made = list(host["evaluations"])
-            self.cpu_seconds = host["cpu_seconds"]
+            self.cpu_seconds, self._compiled = host["cpu_seconds"], tuple(host["compilations"])
             self.clock.resume(host["seconds"])
             self.monitor.restore(host["monitor"])
             for stage, state in zip(stages, host["sources"]):
@@ -249,8 +249,8 @@ class Runtime:
             "seconds": self.clock.spent,
             "cpu_seconds": self.cpu_seconds + _cpu_seconds(),
             "iterations": self.iterations,
-            "compilations": self.compilations.count,
-            "compile_seconds": self.compilations.seconds,
+            "compilations": self._compiled[0] + self.compilations.count,
+            "compile_seconds": self._compiled[1] + self.compilations.seconds,
             "commit": commit(),
             "seed": self.seed,
         }
@@ -273,6 +273,10 @@ class Runtime:
             "evaluations": self.evaluations.made,
             "seconds": self.clock.spent,
             "cpu_seconds": self.cpu_seconds + _cpu_seconds(),
+            "compilations": [
+                self._compiled[0] + self.compilations.count,
+                self._compiled[1] + self.compilations.seconds,
+            ],
             "monitor": self.monitor.state(),
         }
         self.checkpoints.save(self.iterations, state, host)
