@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -23,17 +22,19 @@ from jaxagent.learn.optim import OptimizerSpec, make_optimizer
 from jaxagent.learn.state import Partition, TrainState, init_state
 from jaxagent.learn.step import make_score, make_update
 from jaxagent.learn.terms import cross_entropy
-from jaxagent.model.params import place
 from jaxagent.stage import Stage, Term, Update
 from jaxagent.types import Group, Metrics, Sample, Segment
 
 SCORED = "score"
-SUMMED = ("update/steps", "update/tokens", "skip/nonfinite", "skip/empty_batch")
+SUMMED = ("update/steps", "update/tokens", "skip/nonfinite", "skip/no_gradient", "skip/empty_batch")
 
 
 @dataclass(frozen=True)
 class Model:
-    """What stays the same from stage to stage. `initial` and `reference` are parameters nobody trains."""
+    """Parameters' structure, which of them are trained, and how programs run.
+
+    frozen: parameters that nobody trains, by name ("reference": those of the stage's start).
+    """
 
     graphdef: nnx.GraphDef
     partition: Partition
@@ -47,11 +48,9 @@ class Learner:
     def __init__(self, model: Model, params: Any, stage: Stage, shape: PackConfig, *, version: int):
         self.model, self.stage, self.shape = model, stage, shape
         optimizer = make_optimizer(optimizer_spec(stage.update, stage.iterations))
-        state = replace(
-            init_state(params, optimizer, model.partition), version=jnp.asarray(version, jnp.int32)
+        self.state: TrainState = init_state(
+            params, optimizer, model.partition, mesh=model.execution.mesh, version=version
         )
-        mesh = model.execution.mesh
-        self.state: TrainState = state if mesh is None else place(state, mesh)
         self._update = make_update(
             model.graphdef,
             stage.terms,
@@ -65,6 +64,11 @@ class Learner:
     @property
     def params(self) -> Any:
         return self.state.params
+
+    @property
+    def row(self) -> int:
+        """Tokens of a training row; nothing longer can be scored."""
+        return self.shape.length
 
     @property
     def version(self) -> int:
@@ -127,6 +131,11 @@ class Learner:
                 f"weights {name!r} are not kept in this run; kept: current, {', '.join(self.model.frozen)}"
             )
         return self.model.frozen[name]
+
+
+def temperature(stage: Stage) -> float:
+    """Log-probs are those of the distribution that a stage's rollouts sample from; of demonstrations, plain ones."""
+    return stage.sampling.temperature if stage.sampling is not None else 1.0
 
 
 def optimizer_spec(update: Update, iterations: int) -> OptimizerSpec:

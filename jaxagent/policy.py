@@ -8,8 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import Mesh
 
 from jaxagent.clock import Meter
+from jaxagent.config import MeshConfig
 from jaxagent.decode.engine import Engine
 from jaxagent.decode.scheduler import Buckets
 from jaxagent.errors import ConfigError
@@ -33,21 +35,24 @@ class Policy:
     execution: Execution
 
 
-def build_policy(prepared: Prepared) -> Policy:
-    """Random parameters, or those of a checkpoint, placed on the mesh; fresh adapters if the run asks for them."""
+def build_policy(prepared: Prepared, *, trains: bool = True) -> Policy:
+    """Random parameters, or those of a checkpoint, placed on the mesh; fresh adapters if the run asks for them.
+
+    trains: training rows must fit the mesh (an export has none).
+    """
     config = prepared.config
     if jax.process_count() > 1:
         raise ConfigError(
             f"this run was started on {jax.process_count()} hosts; training across hosts is not supported yet. "
             "Start it on one host (for example a v5litepod-8 or v6e-8)"
         )
-    mesh = make_mesh(MeshSpec(**config.mesh.model_dump())) if len(jax.devices()) > 1 else None
-    execution = Execution(mesh=mesh, temperature=config.rollout.temperature or 1.0)
-    _check_rows(prepared, execution)
+    mesh = _mesh(config.mesh)
+    execution = Execution(mesh=mesh)
+    if trains:
+        _check_rows(prepared, execution)
     options = {"dtype": jnp.dtype(config.model.dtype), "remat": config.model.remat}
     if is_sizes(config.model.source):
-        graphdef, params = create(prepared.model, seed=config.seed, **options)
-        params = params if mesh is None else place(params, mesh)
+        graphdef, params = create(prepared.model, seed=config.seed, mesh=mesh, **options)
     else:
         _, params = load_hf(config.model.source, spec=prepared.model, mesh=mesh)
         graphdef, _ = abstract(prepared.model, **options)
@@ -57,15 +62,22 @@ def build_policy(prepared: Prepared) -> Policy:
     return Policy(graphdef, params, _partition(prepared), execution)
 
 
+def _mesh(config: MeshConfig) -> Mesh | None:
+    """The mesh of the run file; None on a single device, if the run file asks for no more."""
+    spec, devices = MeshSpec(**config.model_dump()), len(jax.devices())
+    spec.shape(devices)  # raises if the sizes do not fit
+    return make_mesh(spec) if devices > 1 else None
+
+
 def _check_rows(prepared: Prepared, execution: Execution) -> None:
-    """Rows and slots are split over the devices of the batch axes."""
-    config, shards = prepared.config, execution.row_shards
-    for stage in config.all_stages:
-        rows = (stage.pack or config.pack).rows
+    """Training rows are split over the devices of the batch axes."""
+    shards = execution.row_shards
+    for entry in prepared.entries:
+        rows = entry.pack.rows
         if rows % shards:
             raise ConfigError(
-                f"pack.rows={rows} cannot be split over the {shards} devices of the mesh's data and fsdp axes; make it "
-                f"a multiple of {shards}, or give devices to mesh.tensor"
+                f"stage {entry.name}: pack.rows={rows} cannot be split over the {shards} devices of the mesh's "
+                f"data and fsdp axes; make it a multiple of {shards}, or give devices to mesh.tensor"
             )
 
 
@@ -80,13 +92,14 @@ def build_engine(prepared: Prepared, policy: Policy, meter: Meter) -> Engine:
     """The decoder, without weights yet."""
     rollout = prepared.config.rollout
     lengths = tuple(sorted({*rollout.cache_buckets, rollout.context}))
+    queries = sorted({min(size, rollout.context) for size in rollout.query_buckets})
     rows = tuple(sorted({min(8, rollout.slots), rollout.slots}))
     return Engine(
         policy.graphdef,
         prepared.model,
         slots=rollout.slots,
         buckets=Buckets(
-            prefill=tuple((rollout.prefill_rows, queries) for queries in rollout.query_buckets),
+            prefill=tuple((rollout.prefill_rows, size) for size in queries),
             decode=rows,
             lengths=lengths,
         ),

@@ -11,6 +11,7 @@ import resource
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from jaxagent.checks import TOLERANCES
 from jaxagent.clock import COMPILATION, DECODE, ENVIRONMENTS, PYTHON, Clock, Meter
 from jaxagent.compilations import Compilations
 from jaxagent.console import RunConsole
+from jaxagent.envs.pool import Deadlines, EnvPool
 from jaxagent.eval.runner import EvalResult, evaluate
-from jaxagent.learner import Learner, Model
+from jaxagent.learner import Learner, Model, temperature
 from jaxagent.metrics import JsonlWriter, MetricSink, TensorBoardWriter, WandbWriter, Writer
 from jaxagent.monitors import Monitor
 from jaxagent.policy import build_engine, build_policy
@@ -85,8 +87,12 @@ class Runtime:
             prepared.renderer,
             limits=self._limits,
             rules=_rules(prepared),
-            workers=config.env.workers,
-            meter=meter,
+            open_pool=partial(
+                EnvPool,
+                config.env.workers,
+                deadlines=Deadlines(step_s=config.rollout.step_seconds),
+                meter=meter,
+            ),
         )
         self.checkpoints = Checkpointer(self.folder / "checkpoints", keep=config.checkpoint.keep)
         self.monitor = Monitor()
@@ -96,7 +102,6 @@ class Runtime:
         self._sink: MetricSink | None = None
         self._learner: Learner | None = None
         self._stage = (0, "")
-        self._resumed: Any = None
 
     # --- the loop asks ---------------------------------------------------------------------------------------
 
@@ -120,17 +125,28 @@ class Runtime:
         self._sink = MetricSink(self.folder, after=self.iterations - 1, writers=self._writers())
         self.clock.lap("build")
         self.clock.take(START)
-        if host is None and self.config.eval.at_start:
+        if moment := self._unmeasured(stages, place):
             self._load_engine(self._params)
-            self.measure("start")
+            self.measure(moment)
         return place
+
+    def _unmeasured(self, stages: Sequence[Stage], place: Place) -> str:
+        """The evaluation that is due before the next iteration and was not made; "" if there is none."""
+        if place == Place():
+            due = "start" if self.config.eval.at_start else ""
+        elif place.iteration == 0 and self.config.all_stages[place.stage - 1].evaluate:
+            due = stages[place.stage - 1].name
+        else:
+            due = ""
+        return "" if any(item["when"] == due for item in self.evaluations) else due
 
     def begin(self, stage: Stage, index: int, place: Place) -> Learner:
         """The learner of a stage; in the middle of one, with the optimiser's state and the stage's reference."""
         resuming = index == place.stage and place.iteration > 0
         self._reference = jax.tree.map(jnp.copy, self._params) if stage.keeps_reference else None
-        model = Model(self.policy.graphdef, self.policy.partition, self.policy.execution, self._frozen(stage))
-        shape = self.config.all_stages[index].pack or self.config.pack
+        execution = replace(self.policy.execution, temperature=temperature(stage))
+        model = Model(self.policy.graphdef, self.policy.partition, execution, self._frozen(stage))
+        shape = self.prepared.entries[index].pack
         self._learner = Learner(model, self._params, stage, shape, version=self._version)
         self._params = None  # the learner owns (and donates) them now
         if resuming:
@@ -191,10 +207,13 @@ class Runtime:
         every = self.config.eval.every
         if ended:
             self._params = learner.params
-        if ended and self.config.all_stages[index].evaluate:
+        if self._preemption.requested:
+            pass  # save first: there may be seconds left. What a stage's end still owes, `restore` measures
+        elif ended and self.config.all_stages[index].evaluate:
             self._load_engine(learner.params)
             self.measure(name)
         elif every and number % every == 0 and self.config.eval.splits and not ended:
+            self._load_engine(learner.params)  # stages that roll nothing out hand nothing off
             self.measure(f"{name}:{number}", splits=self.config.eval.splits[:1])
         due = self.config.checkpoint.every
         stopping = self._preemption.requested
@@ -224,9 +243,10 @@ class Runtime:
     def _evaluate(self, split: str, sampling: Sampling) -> EvalResult:
         tasks = self.prepared.tasks[split][: self.config.eval.limit or None]
         limits = replace(self._limits, max_steps=self.config.eval.max_steps or self._limits.max_steps)
+        rules = replace(self.rollouts.rules, quorum=None)  # a cut straggler would count as not solved
 
         async def rollout(plans: Sequence[Plan], rule: Sampling) -> Sequence[Group]:
-            return self.rollouts.run(plans, rule, seed=EVAL_SEED, limits=limits).groups
+            return self.rollouts.run(plans, rule, seed=EVAL_SEED, limits=limits, rules=rules).groups
 
         benchmark = self.prepared.env.metrics
         return asyncio.run(evaluate(tasks, rollout, sampling=sampling, split=split, benchmark=benchmark))
@@ -353,5 +373,5 @@ def _limits(prepared: Prepared) -> EpisodeLimits:
 
 def _rules(prepared: Prepared) -> RolloutRules:
     rollout = prepared.config.rollout
-    quorum = Quorum(rollout.quorum) if rollout.quorum < 1 else None
+    quorum = Quorum(rollout.quorum, per_task=2) if rollout.quorum < 1 else None  # one rollout has no baseline
     return RolloutRules(concurrency=rollout.slots, retries=rollout.retries, quorum=quorum)

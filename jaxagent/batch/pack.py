@@ -71,12 +71,13 @@ def pack(
     columns = [_scored_tokens(sample) for sample in samples]
     _check_sizes(samples, columns, length, scored)
     weights = {name: term.aggregate(samples, name) for name, term in terms.items()}
+    streams = _streams(samples, terms, weights)
     units = _units(samples, columns, terms)
     bins = _first_fit(units, samples, columns, length, scored)
     lengths = tuple(len(sample.ids_T) for sample in samples)
     out = []
     for first in range(0, len(bins), rows):
-        batch = _empty(rows, length, scored, samples, weights)
+        batch = _empty(rows, length, scored, streams, weights)
         places = []
         for row, bin_ in enumerate(bins[first : first + rows]):
             places += _fill(batch, row, bin_, samples, columns, weights)
@@ -121,6 +122,26 @@ def _check_sizes(samples: Sequence[Sample], columns: Sequence[np.ndarray], lengt
             )
 
 
+def _streams(samples: Sequence[Sample], terms: Mapping[str, Term], weights: Mapping[str, tuple]) -> list[str]:
+    """Log-prob streams of the batch: those of every sample, and those that a term reads.
+
+    A sample may lack what a term reads (no teacher for this task yet) only where the term gives it no weight.
+    A stream that nobody has yet is there all the same, so that its arrival compiles nothing anew.
+    """
+    held = set.intersection(*(set(sample.logprobs) for sample in samples)) if samples else set()
+    for name, term in terms.items():
+        for stream in getattr(term.loss, "needs", ()):
+            held.add(stream)
+            for index, (sample, weight_T) in enumerate(zip(samples, weights[name][0])):
+                if stream not in sample.logprobs and weight_T.any():
+                    raise DataError(
+                        f"sample {index} (trajectory {sample.trajectory}) is trained by term {name!r}, which reads "
+                        f"the log-prob stream {stream!r}; the sample has {sorted(sample.logprobs)}. Score that "
+                        "stream (Stage.needs, Stage.teacher), or keep the sample out of the term"
+                    )
+    return sorted(held)
+
+
 def _units(
     samples: Sequence[Sample], columns: Sequence[np.ndarray], terms: Mapping[str, Term]
 ) -> list[list[int]]:
@@ -160,7 +181,7 @@ def _first_fit(
 
 
 def _empty(
-    rows: int, length: int, scored: int, samples: Sequence[Sample], weights: Mapping[str, tuple]
+    rows: int, length: int, scored: int, streams: Sequence[str], weights: Mapping[str, tuple]
 ) -> Batch:
     def tokens() -> np.ndarray:
         return np.zeros((rows, length), np.int32)
@@ -168,8 +189,6 @@ def _empty(
     def slots(dtype: type = np.float32, fill: int = 0) -> np.ndarray:
         return np.full((rows, scored), fill, dtype)
 
-    streams = set.intersection(*(set(sample.logprobs) for sample in samples)) if samples else set()
-    taught = {"teacher"} if any("teacher" in sample.logprobs for sample in samples) else set()
     return Batch(
         token_BT=tokens(),
         position_BT=tokens(),
@@ -179,7 +198,7 @@ def _empty(
         turn_BS=slots(np.int32, scored - 1),
         trajectory_BS=slots(np.int32, scored - 1),
         advantage_BS=slots(),
-        logprobs={name: slots() for name in sorted(streams | taught)},
+        logprobs={name: slots() for name in streams},
         weight={name: slots() for name in weights},
         count={name: np.float32(count) for name, (_, count) in weights.items()},
     )

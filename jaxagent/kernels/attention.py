@@ -126,13 +126,18 @@ def _spread_heads(x: Array, shards: int, heads: int) -> Array:
 
 
 def _splash(q: Array, k: Array, v: Array, segment_BT: Array, interpret: bool) -> Array:
+    """The kernel on whole rows of any length."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
     T, N, H = q.shape[1:]
-    block = next((size for size in (1024, 512, 256, 128) if T % size == 0), None)
-    if block is None:
-        raise ConfigError(f"attention kernel 'splash' needs rows of a multiple of 128 tokens, got {T}")
+    # The kernel wants whole blocks: rows are padded, by less than an eighth where that allows larger blocks.
+    # Padding comes last, so in causal order no token of the row sees it.
+    block = next(size for size in (1024, 512, 256, 128) if -T % size < T // 8 or size == 128)
+    padding = -T % block
+    if padding:
+        q, k, v = (jnp.pad(x, ((0, 0), (0, padding), (0, 0), (0, 0))) for x in (q, k, v))
+        segment_BT = jnp.pad(segment_BT, ((0, 0), (0, padding)))
     compute = min(512, block)
     # Unfused backward and blocks 1024/512: the fused one keeps dq once per key block (3.5 GiB at 32k tokens),
     # and blocks of 2048 overflow the kernel's 16 MiB of vector memory.
@@ -148,7 +153,7 @@ def _splash(q: Array, k: Array, v: Array, segment_BT: Array, interpret: bool) ->
         use_fused_bwd_kernel=False,
     )
     splash = kernels.make_splash_mha(
-        masks.MultiHeadMask([masks.CausalMask((T, T))] * N),
+        masks.MultiHeadMask([masks.CausalMask((T + padding,) * 2)] * N),
         block_sizes=sizes,
         head_shards=1,
         q_seq_shards=1,
@@ -162,4 +167,4 @@ def _splash(q: Array, k: Array, v: Array, segment_BT: Array, interpret: bool) ->
         return jnp.swapaxes(jnp.asarray(out), 0, 1)
 
     # The kernel does not scale its scores.
-    return jax.vmap(row)(q * H**-0.5, k, v, segment_BT).astype(q.dtype)
+    return jax.vmap(row)(q * H**-0.5, k, v, segment_BT).astype(q.dtype)[:, :T]

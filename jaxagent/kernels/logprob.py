@@ -30,6 +30,8 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxagent.mesh.rules import platform
+
 
 class LogProb(NamedTuple):
     """float32. Rows outside `keep_X` are 0."""
@@ -88,7 +90,7 @@ def token_logprobs(
     if temperature <= 0:
         raise ValueError(f"temperature={temperature}: log-probs need a temperature above 0")
     if tiles is None:
-        tiles = CPU_TILES if jax.default_backend() == "cpu" else ACCELERATOR_TILES
+        tiles = CPU_TILES if platform() == "cpu" else ACCELERATOR_TILES
     keep_X = jnp.ones(target_X.shape, bool) if keep_X is None else keep_X
     plan = _Plan(float(temperature), tiles, shards, train_head)
     scores: Any = _scores(plan, hidden_XD, head_VD, target_X, keep_X)

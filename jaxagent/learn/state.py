@@ -11,9 +11,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from jaxagent.errors import ConfigError
+from jaxagent.model.params import shardings
 
 Params = Any  # a pytree of arrays, such as nnx.split(model)[1]
 
@@ -106,11 +108,24 @@ def _choose(trained: Params, rest: Params) -> Params:
 
 
 def init_state(
-    params: Params, optimizer: optax.GradientTransformation, partition: Partition | None = None
+    params: Params,
+    optimizer: optax.GradientTransformation,
+    partition: Partition | None = None,
+    *,
+    mesh: Mesh | None = None,
+    version: int = 0,
 ) -> TrainState:
-    """A state at step 0. The state owns `params`: updates donate them."""
+    """A state at step 0. The state owns `params`: updates donate them.
+
+    mesh: that of `params`; the optimiser's moments are made in the layout of their parameters, never whole on a
+    device first. Each scalar has its own buffer, so that all of the state can be donated.
+    """
     trained, _ = (partition or train_all()).split(params)
-    # jit keeps the optimiser state in the parameters' layout on their mesh; each scalar its own buffer.
-    opt_state = jax.jit(optimizer.init)(trained)
-    zero = partial(jnp.zeros, (), jnp.int32)
-    return TrainState(params, opt_state, zero(), zero(), zero())
+    layout = None if mesh is None else shardings(jax.eval_shape(optimizer.init, trained), mesh)
+    opt_state = jax.jit(optimizer.init, out_shardings=layout)(trained)
+
+    def scalar(value: int) -> Array:
+        number = jnp.asarray(value, jnp.int32)
+        return number if mesh is None else jax.device_put(number, NamedSharding(mesh, PartitionSpec()))
+
+    return TrainState(params, opt_state, scalar(0), scalar(version), scalar(0))

@@ -104,8 +104,9 @@ class Update:
     """(state, micro-batches of one minibatch) -> (state, metrics). Owns the compiled programs.
 
     The state is donated: use only the returned one. Micro-batches without any weight are not run; if all are,
-    there is no optimiser step and the schedule stands still. A micro-batch whose loss or gradient is not
-    finite is left out and counted; more than `max_skipped` of them in a run raise DivergenceError.
+    or if the gradient is exactly zero (every advantage is 0), there is no optimiser step: no weight decay, no
+    old momentum, and the schedule stands still. A micro-batch whose loss or gradient is not finite is left
+    out and counted; more than `max_skipped` of them in a run raise DivergenceError.
     """
 
     def __init__(
@@ -212,14 +213,17 @@ class Update:
 
     def _apply(self, state: TrainState, total: tuple[Params, Sums]) -> tuple[TrainState, Sums]:
         grads, sums = total
-        good = sums["update/good"][0] > 0
+        norm = optax.tree.norm(grads)
+        finite = sums["update/good"][0] > 0
+        good = finite & (norm > 0)
         skipped = state.skipped + sums["skip/nonfinite"][0].astype(jnp.int32)
         # cond, not a select on every leaf: a select needs the old and the new state at once.
         state = jax.lax.cond(good, self._step, lambda state, grads: state, state, grads)
         return replace(state, skipped=skipped), {
             **{name: entry for name, entry in sums.items() if name != "update/good"},
-            "update/grad_norm": Max(optax.tree.norm(grads)),
+            "update/grad_norm": Max(norm),
             "update/steps": Sum(good.astype(jnp.float32)),
+            "skip/no_gradient": Sum((finite & ~good).astype(jnp.float32)),
         }
 
     def _step(self, state: TrainState, grads: Params) -> TrainState:

@@ -1,4 +1,4 @@
-"""The device mesh of a run: four axes, sizes checked against the devices that exist, batches placed on it."""
+"""The device mesh of a run: four axes, sizes checked against the devices that exist."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import mesh_utils
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh
 
 from jaxagent.errors import ConfigError
-from jaxagent.mesh.rules import AXES, RULES
+from jaxagent.mesh.rules import AXES
 
 
 @dataclass(frozen=True)
@@ -59,24 +59,3 @@ def make_mesh(spec: MeshSpec, devices: Sequence[Any] | None = None) -> Mesh:
     else:
         grid = np.array(devices).reshape(shape)
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
-
-
-def rows_divisor(mesh: Mesh) -> int:
-    """The number of batch rows must be a multiple of this."""
-    return math.prod(mesh.shape[name] for name in RULES["batch"])
-
-
-def place_batch(batch: Any, mesh: Mesh) -> Any:
-    """Host arrays [rows, …] split by rows over the mesh; scalars on every device."""
-    pieces = rows_divisor(mesh)
-
-    def put(x: Any) -> jax.Array:
-        if np.ndim(x) and np.shape(x)[0] % pieces:
-            raise ConfigError(
-                f"a batch of {np.shape(x)[0]} rows cannot be split over data x fsdp = {pieces} devices; "
-                f"make the rows of a micro-batch a multiple of {pieces}"
-            )
-        spec = PartitionSpec(RULES["batch"]) if np.ndim(x) else PartitionSpec()
-        return jax.device_put(x, NamedSharding(mesh, spec))
-
-    return jax.tree.map(put, batch)

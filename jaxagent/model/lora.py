@@ -1,4 +1,4 @@
-"""Low-rank adapters: add them to a model, train only them, merge them exactly.
+"""Low-rank adapters: add them to a model, merge them exactly. (Training only them: learn/state.py.)
 
 With adapters y = x W + (alpha / rank) (x A) B; A starts random, B at zero, so adding adapters changes no
 output and the base stays the one that was loaded.
@@ -6,8 +6,7 @@ output and the base stays the one that was loaded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +15,6 @@ from flax import nnx
 from jaxagent.errors import ConfigError
 from jaxagent.model.spec import LoraSpec
 from jaxagent.model.transformer import Layers, LoraParam, Transformer, lora_shapes
-
-Tree = TypeVar("Tree", nnx.State, dict)
 
 
 def add_lora(
@@ -54,26 +51,3 @@ def merge_lora(graphdef: nnx.GraphDef, params: Any) -> tuple[nnx.GraphDef, Any]:
     del model.lora
     model.lora_spec = None
     return nnx.split(model)
-
-
-def split_trainable(params: Tree) -> tuple[Tree, Tree]:
-    """(trained, frozen) parts of params: the adapters where there are any, else everything.
-
-    Differentiate with respect to the first part only, and put them together with `join`:
-    `jax.grad(lambda trained: loss(join(trained, frozen)))(trained)`.
-    """
-    kind, parts = type(params), _parts(params)
-    if "lora" not in parts:
-        return params, kind({})
-    return kind({"lora": parts.pop("lora")}), kind(parts)
-
-
-def join(trained: Tree, frozen: Tree) -> Tree:
-    """The inverse of `split_trainable`."""
-    return type(trained)({**_parts(frozen), **_parts(trained)})
-
-
-def _parts(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Top-level parts. Not through State's own items(), which wrap each part in another State: the joined
-    tree would no longer have the structure that was split."""
-    return dict(tree.raw_mapping if isinstance(tree, nnx.State) else tree)

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import Mesh
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
@@ -23,6 +24,7 @@ from jaxagent.errors import ConfigError
 from jaxagent.kernels.attention import SAVED, Kernel, attend
 from jaxagent.mesh.rules import constrain
 from jaxagent.model.layer import block, rms_norm
+from jaxagent.model.params import shardings
 from jaxagent.model.rope import rope_tables
 from jaxagent.model.spec import LoraSpec, ModelSpec
 
@@ -210,12 +212,16 @@ def rematerialised(body: Callable[..., Any], remat: str) -> Callable[..., Any]:
     return jax.checkpoint(body, policy=REMAT[remat], prevent_cse=False)
 
 
-def create(spec: ModelSpec, *, seed: int, **options) -> tuple[nnx.GraphDef, nnx.State]:
-    """(graphdef, random params); options are Transformer's. One compiled program."""
+def create(
+    spec: ModelSpec, *, seed: int, mesh: Mesh | None = None, **options
+) -> tuple[nnx.GraphDef, nnx.State]:
+    """(graphdef, random params); options are Transformer's. One compiled program; under a mesh every device
+    makes its own part, and the values are the same on any number of devices."""
     build = functools.partial(Transformer, spec, **options)
-    graphdef, _ = abstract(spec, **options)
-    params = jax.jit(lambda key: nnx.state(build(rngs=nnx.Rngs(params=key))))(jax.random.key(seed))
-    return graphdef, params
+    graphdef, template = abstract(spec, **options)
+    layout = None if mesh is None else shardings(template, mesh)
+    draw = jax.jit(lambda key: nnx.state(build(rngs=nnx.Rngs(params=key))), out_shardings=layout)
+    return graphdef, draw(jax.random.key(seed))
 
 
 def abstract(spec: ModelSpec, **options) -> tuple[nnx.GraphDef, nnx.State]:

@@ -128,10 +128,26 @@ def test_trajectory_ratios_keep_segments_in_one_row():
         pack(pieces, terms, rows=4, length=6)
 
 
-def test_only_streams_that_all_samples_have_are_packed_except_the_teacher():
+class Taught(Fine):
+    needs = ("teacher",)
+
+
+def test_streams_that_all_samples_have_or_a_term_reads_are_packed():
     taught = sample(1, 4, teacher=np.full(4, -1.0, np.float32), reference=np.zeros(4, np.float32))
-    (part,) = pack([SAMPLES[0], taught], TERMS, rows=1, length=10)
-    assert set(part.batch.logprobs) == {"old", "teacher"}
+    taught.include["distill"] = taught.include["pg"]  # type: ignore[index]
+    terms = {**TERMS, "distill": Term(Taught(), token_mean)}
+    for samples in ([sample(0, 5), taught], [sample(0, 5)]):
+        (part,) = pack(samples, terms, rows=2, length=8)
+        assert set(part.batch.logprobs) == {"old", "teacher"}
+    (part,) = pack([sample(0, 5), taught], TERMS, rows=2, length=8)
+    assert set(part.batch.logprobs) == {"old"}
+
+
+def test_a_sample_that_a_term_trains_must_have_the_streams_it_reads():
+    untaught = sample(0, 5)
+    untaught.include["distill"] = untaught.include["pg"]  # type: ignore[index]
+    with pytest.raises(DataError, match="reads the log-prob stream 'teacher'; the sample has \\['old'\\]"):
+        pack([untaught], {"distill": Term(Taught(), token_mean)}, rows=1, length=8)
 
 
 def test_no_samples_no_batches():

@@ -56,7 +56,8 @@ def test_reference_equals_the_definition(T):
 
 
 def test_splash_equals_the_reference_with_gradients():
-    q, k, v, segment, weight = inputs(256)
+    """250 tokens: the kernel's blocks are of 128, the rest is padding."""
+    q, k, v, segment, weight = inputs(250)
 
     def splash(q, k, v, segment):
         return attend_splash(q, k, v, segment, interpret=True)
@@ -69,9 +70,7 @@ def test_splash_equals_the_reference_with_gradients():
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-def test_splash_off_tpu_and_odd_lengths_raise():
+def test_splash_off_tpu_raises():
     q, k, v, segment, _ = inputs(48, H=8)
     with pytest.raises(ConfigError, match="'splash' runs on TPU, the platform here is 'cpu'"):
         attend(q, k, v, segment, kernel="splash")
-    with pytest.raises(ConfigError, match="multiple of 128 tokens, got 48"):
-        attend(q, k, v, segment, kernel="splash", interpret=True)

@@ -11,13 +11,16 @@ from jax.sharding import Mesh
 
 from jaxagent.batch.pack import pack, unpack
 from jaxagent.batch.targets import fixed_len_sum, seq_mean_token_mean, token_mean
+from jaxagent.compilations import Compilations
 from jaxagent.errors import ConfigError, DataError, DivergenceError
 from jaxagent.learn.forward import Execution
 from jaxagent.learn.optim import OptimizerSpec, make_optimizer
-from jaxagent.learn.state import init_state, train_last_layers, train_only
+from jaxagent.learn.state import init_state, path_name, train_last_layers, train_only
 from jaxagent.learn.step import make_score, make_update
 from jaxagent.learn.terms import clipped_pg, cross_entropy, entropy_bonus, kl
+from jaxagent.mesh.mesh import MeshSpec, make_mesh
 from jaxagent.mesh.rules import AXES
+from jaxagent.model.params import place as place_params
 from jaxagent.stage import Term
 from tests.learn import cases
 
@@ -93,6 +96,36 @@ def test_devices_change_nothing(whole):
     mesh = Mesh(np.array(jax.devices()).reshape(2, 2, 2, 1), AXES)
     batches = cases.packed(cases.samples(), cases.pg(), rows=4, length=16)
     same(gradient(batches, execution=Execution(mesh)), whole)
+
+
+def test_sharded_parameters_and_adamw_equal_one_device_and_compile_once():
+    """Parameters and moments over fsdp and tensor, rows over fsdp, tokens over context; two accumulated steps."""
+    optimizer = make_optimizer(OptimizerSpec(1e-2, weight_decay=0.1, max_grad_norm=0.05))
+    mesh = make_mesh(MeshSpec(fsdp=2, tensor=2, context=2))
+    batches = cases.packed(cases.samples(), cases.pg(), rows=2, length=16)
+    assert len(batches) == 2
+    ends = []
+    for where in (None, mesh):
+        params = cases.params() if where is None else place_params(cases.params(), where)
+        state = init_state(params, optimizer, mesh=where)
+        places = [leaf.sharding for leaf in jax.tree.leaves(state)]
+        update = make_update(cases.model()[0], cases.pg(), optimizer, execution=Execution(where))
+        state, _ = update(state, batches)
+        state, _ = update(state, batches)
+        ends.append(cases.flat(state.params))
+        meter = Compilations()
+        state, metrics = update(state, batches)
+        meter.close()
+        assert meter.count == 0
+        assert metrics["update/steps"] == 1.0
+        assert [leaf.sharding for leaf in jax.tree.leaves(state)] == places
+    moments = jax.tree_util.tree_leaves_with_path(state.opt_state)
+    sizes = {path_name(path): leaf.size / leaf.addressable_shards[0].data.size for path, leaf in moments}
+    assert next(size for name, size in sizes.items() if name.endswith("mu/layers/q")) == 4
+    # Adam's first steps are rate * g / |g|: where a gradient is next to nothing, its sign is a rounding error.
+    moved = np.abs(ends[0] - ends[1])
+    assert (moved > 1e-5).mean() < 1e-3
+    assert moved.max() < 2e-2
 
 
 def test_several_terms_each_with_its_own_count():
@@ -200,11 +233,20 @@ def test_an_empty_batch_takes_no_step():
     assert int(state.step) == 0
 
 
-def test_zero_advantages_are_a_step_of_nothing():
+def test_without_a_gradient_there_is_no_step():
+    """All advantages 0: neither weight decay nor the momentum of earlier steps may move a parameter."""
+    optimizer = make_optimizer(OptimizerSpec(1e-2, weight_decay=0.1))
+    state = init_state(cases.params(), optimizer)
+    update = make_update(cases.model()[0], cases.pg(), optimizer)
+    state, metrics = update(state, cases.packed(cases.samples(), cases.pg(), rows=1))
+    assert (metrics["update/steps"], metrics["skip/no_gradient"]) == (1.0, 0.0)
+    before = cases.flat(state.params)
     items = [replace(s, advantage_T=np.zeros_like(s.advantage_T)) for s in cases.samples()]
-    grads, metrics = gradient(cases.packed(items, cases.pg(), rows=8))
-    assert not grads.any()
+    state, metrics = update(state, cases.packed(items, cases.pg(), rows=1))
+    np.testing.assert_array_equal(cases.flat(state.params), before)
+    assert (metrics["update/steps"], metrics["skip/no_gradient"]) == (0.0, 1.0)
     assert metrics["update/grad_norm"] == 0.0
+    assert (int(state.step), int(state.version)) == (1, 1)
 
 
 def test_a_non_finite_micro_batch_is_left_out_and_counted():
@@ -242,8 +284,6 @@ def test_repeated_non_finite_batches_stop_the_run():
     ids=["by name", "last layer"],
 )
 def test_only_the_trained_part_moves(partition, moves):
-    from jaxagent.learn.state import path_name
-
     optimizer = make_optimizer(OptimizerSpec(1e-2))
     state = init_state(cases.params(), optimizer, partition)
     terms = {"ce": Term(cross_entropy(), token_mean)}

@@ -9,9 +9,9 @@ from jax.sharding import PartitionSpec as P
 
 from jaxagent.errors import ConfigError
 from jaxagent.kernels.attention import attend_splash, attend_xla
-from jaxagent.mesh.mesh import MeshSpec, make_mesh, place_batch
-from jaxagent.mesh.rules import partition
-from jaxagent.model.params import axes_of, flat, place, shardings
+from jaxagent.mesh.mesh import MeshSpec, make_mesh
+from jaxagent.mesh.rules import partition, sharding
+from jaxagent.model.params import axes_of, flat, shardings
 from jaxagent.model.spec import LoraSpec, ModelSpec
 from jaxagent.model.transformer import create
 from tests.small_models import DENSE
@@ -74,23 +74,23 @@ def packed(B: int = 4, T: int = 16):
 
 def loss_and_gradient(spec, mesh_spec):
     """Loss, hidden states and gradients of one packed batch, on one device or on a mesh of eight."""
-    graphdef, params = create(spec, seed=0, remat="full")
+    mesh = None if mesh_spec is None else make_mesh(mesh_spec)
+    graphdef, params = create(spec, seed=0, remat="full", mesh=mesh)
 
     def loss(params, batch):
         hidden = nnx.merge(graphdef, params).hidden(batch["token"], batch["position"], batch["segment"])
         return (jnp.sin(hidden) * (batch["segment"] > 0)[..., None]).sum(), hidden
 
     function = jax.jit(jax.value_and_grad(loss, has_aux=True))
-    if mesh_spec is None:
+    if mesh is None:
         return function(params, packed())
-    mesh = make_mesh(mesh_spec)
+    down = flat(params)["layers/down"]
+    assert {shard.data.size for shard in down.addressable_shards} == {
+        down.size // (mesh.shape["fsdp"] * mesh.shape["tensor"])
+    }
     with jax.set_mesh(mesh):
-        placed = place(params, mesh)
-        down = flat(placed)["layers/down"]
-        assert {shard.data.size for shard in down.addressable_shards} == {
-            down.size // (mesh.shape["fsdp"] * mesh.shape["tensor"])
-        }
-        return function(placed, place_batch(packed(), mesh))
+        rows = {name: sharding(("batch", None), x.shape, mesh) for name, x in packed().items()}
+        return function(params, jax.device_put(packed(), rows))
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +129,13 @@ def test_splash_under_a_mesh_equals_the_reference():
     np.testing.assert_allclose(got, want, atol=1e-5)
 
 
-def test_a_batch_that_does_not_divide_is_refused():
-    with pytest.raises(ConfigError, match="3 rows cannot be split over data x fsdp = 8"):
-        place_batch({"token": np.zeros((3, 4))}, make_mesh(MeshSpec()))
+@pytest.mark.parametrize("one_draw", [1 << 26, 10], ids=["one draw", "leaf by leaf"])
+def test_random_parameters_are_made_in_place_and_the_same_on_any_mesh(one_draw, monkeypatch):
+    monkeypatch.setattr("jaxagent.model.transformer.ONE_DRAW", one_draw)
+    _, one = create(DENSE, seed=5)
+    mesh = make_mesh(MeshSpec(fsdp=4, tensor=2))
+    _, many = create(DENSE, seed=5, mesh=mesh)
+    places = flat(shardings(many, mesh))
+    for name, leaf in flat(many).items():
+        assert leaf.sharding == places[name], name
+        np.testing.assert_array_equal(leaf, flat(one)[name], err_msg=name)

@@ -1,0 +1,107 @@
+"""What each recipe asks of the policy, as d loss / d log-prob of every token: methods that must coincide do."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxagent.batch.pack import pack, unpack
+from jaxagent.learn.step import total_loss
+from jaxagent.learn.terms import Scores
+from jaxagent.recipes.table import RECIPES
+from jaxagent.train import credit, rewarded
+from jaxagent.types import Group
+from tests.made_episodes import make_step, make_task, make_trajectory
+from tests.recipes.test_stages import materials
+
+RETURNS = (1.0, 0.5, 0.0, 0.5)
+LENGTHS = ((2, 3), (4, 1), (1, 1), (3, 5))  # tokens sampled in the two steps of each rollout: 5, 5, 2, 8
+TEACHER = -1.7
+
+
+def group(status):
+    """Four rollouts of unequal length; `status` is how their second steps ended."""
+    task = make_task()
+    rollouts = []
+    for i, (reward, (first, second)) in enumerate(zip(RETURNS, LENGTHS)):
+        steps = [make_step(0, tokens=first), make_step(1, tokens=second, status=status)]
+        tests = (int(4 * reward), 4)
+        rollouts.append(make_trajectory(task=task, rollout=i, steps=steps, success=reward == 1, tests=tests))
+    return Group(task, tuple(rollouts))
+
+
+def taught(item):
+    segments = tuple(
+        replace(
+            segment,
+            logprobs={**segment.logprobs, "teacher": np.full(segment.ids_T.shape, TEACHER, np.float32)},
+        )
+        for segment in item.trajectory.segments
+    )
+    return replace(item, trajectory=replace(item.trajectory, segments=segments))
+
+
+def gradient(recipe, *, status="ok", teacher=False, **options):
+    """Per rollout: (its log-probs, the gradient with respect to them), over its sampled tokens."""
+    stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse(options), materials())
+    credited = credit(stage, rewarded(stage, [group(status)]))
+    credited = [taught(item) for item in credited] if teacher else credited
+    packed = pack(stage.samples(credited), stage.terms, rows=4, length=32)
+    (batch,) = (part.batch for part in packed)
+    names = ("turn_BS", "trajectory_BS", "advantage_BS", "logprobs", "weight", "count")
+    arrays = jax.tree.map(jnp.asarray, {name: getattr(batch, name) for name in names})
+    logprob_BS = jax.random.normal(jax.random.key(0), batch.advantage_BS.shape) - 2.0
+    grad_BS = jax.grad(lambda lp: total_loss(Scores(lp, jnp.zeros_like(lp)), arrays, stage.terms)[0])(
+        logprob_BS
+    )
+    sampled = [item.trajectory.segments[0].mask_T for item in credited]
+    return [
+        np.stack([lp[mask], grad[mask]])
+        for lp, grad, mask in zip(
+            unpack(packed, [np.asarray(logprob_BS)]), unpack(packed, [np.asarray(grad_BS)]), sampled
+        )
+    ]
+
+
+def assert_same(left, right):
+    for one, other in zip(left, right, strict=True):
+        np.testing.assert_array_equal(one[0], other[0])
+        np.testing.assert_allclose(one[1], other[1], atol=1e-7)
+
+
+def test_loop_with_one_epoch_one_minibatch_and_no_filter_is_rloo():
+    """- A_i / (n_i N) on each of the n_i tokens of a rollout; A = 2/3, 0, -2/3, 0."""
+    options = {"epochs": 1, "minibatch": 0, "min_advantage": 0.0, "tasks": 1, "group_size": 4}
+    found = gradient("loop", **options)
+    for (_, grad), advantage, n in zip(found, (2 / 3, 0, -2 / 3, 0), (5, 5, 2, 8)):
+        np.testing.assert_allclose(grad, np.full(n, -advantage / n / 4), atol=1e-7)
+    assert_same(gradient("loop", **options, clip=0.5), found)  # at ratio 1 no clip matters
+    # A ratio of the whole rollout has the gradient of the sum of its tokens: without the division by length.
+    for (_, grad), advantage in zip(gradient("loop", **options, ratio="trajectory"), (2 / 3, 0, -2 / 3, 0)):
+        np.testing.assert_allclose(grad, np.full(len(grad), -advantage / 4), atol=1e-7)
+
+
+def test_gvpo_without_failed_steps_is_dr_grpo_with_the_means_of_grpo():
+    dr_grpo = gradient("grpo", std=False)
+    for (_, grad), advantage, n in zip(dr_grpo, (0.5, 0, -0.5, 0), (5, 5, 2, 8)):
+        np.testing.assert_allclose(grad, np.full(n, -advantage / n / 4), atol=1e-7)
+    assert_same(gradient("gvpo"), dr_grpo)
+    failed = gradient("gvpo", status="runtime_error")
+    np.testing.assert_allclose(failed[1][1], np.array([0, 0, 0, 0, 0.2]) / 5 / 4, atol=1e-7)  # A = 0: -b
+
+
+@pytest.mark.parametrize(
+    ("teacher", "weight"), [(True, 0.0), (False, 0.001)], ids=["lambda is 0", "no skill was written yet"]
+)
+def test_skill_sd_without_distillation_is_grpo(teacher, weight):
+    assert_same(gradient("skill_sd", teacher=teacher, lambda_=weight), gradient("grpo"))
+
+
+def test_skill_sd_adds_the_log_ratio_to_the_teacher():
+    """On-policy the gradient of rho * k3 is log p - log p_teacher; 20 tokens share lambda."""
+    for (logprob, grad), (_, plain) in zip(
+        gradient("skill_sd", teacher=True, lambda_=0.5), gradient("grpo"), strict=True
+    ):
+        np.testing.assert_allclose(grad - plain, 0.5 * (logprob - TEACHER) / 20, atol=1e-6)
