@@ -14,11 +14,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from jaxagent.chat.render import Renderer
+from jaxagent.clock import Meter
 from jaxagent.decode.engine import Engine
-from jaxagent.envs.pool import EnvPool
+from jaxagent.envs.pool import Deadlines, EnvPool
 from jaxagent.envs.protocol import EnvSpec
+from jaxagent.prepare import Prepared
 from jaxagent.rollout.episode import EpisodeLimits, run_episode
-from jaxagent.rollout.plans import RolloutRules, run_plans
+from jaxagent.rollout.plans import Quorum, RolloutRules, run_plans
 from jaxagent.stage import Plan
 from jaxagent.types import Group, Metrics, Sampling
 
@@ -94,3 +96,22 @@ class Rollouts:
 async def _opened(open_pool: Callable[[], EnvPool]) -> EnvPool:
     """A pool belongs to the event loop on which it is made."""
     return open_pool()
+
+
+def open_rollouts(prepared: Prepared, engine: Engine, meter: Meter) -> Rollouts:
+    """As the run file says. The lower of the run's and the environment's limits holds."""
+    rollout, spec = prepared.config.rollout, prepared.env
+    quorum = Quorum(rollout.quorum, per_task=2) if rollout.quorum < 1 else None  # one rollout has no baseline
+    deadlines = Deadlines(step_s=rollout.step_seconds)
+    return Rollouts(
+        spec,
+        engine,
+        prepared.renderer,
+        limits=EpisodeLimits(
+            context=rollout.context,
+            max_steps=min(rollout.max_steps, spec.max_steps),
+            max_observation_chars=min(rollout.max_observation_chars, spec.max_observation_chars),
+        ),
+        rules=RolloutRules(concurrency=rollout.slots, retries=rollout.retries, quorum=quorum),
+        open_pool=partial(EnvPool, prepared.config.env.workers, deadlines=deadlines, meter=meter),
+    )

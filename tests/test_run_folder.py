@@ -1,11 +1,14 @@
 """The run folder: what is written when, what is refused, what a second start does. No device is needed for that."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import yaml
 
 from jaxagent import run
+from jaxagent.chat.render import Renderer
+from jaxagent.chat.tokenizer import load_tokenizer
 from jaxagent.config import RunConfig, write_run
 from jaxagent.errors import ConfigError, DataError
 from jaxagent.prepare import prepare
@@ -77,3 +80,19 @@ def test_a_run_that_has_ended_shows_its_table_again(tmp_path, capsys):
     assert "40.0 / 20.0" in shown
     assert (folder / "result.json").read_text() == result
     assert yaml.safe_load((folder / "config.yaml").read_text()) == RunConfig.model_dump(config, mode="json")
+
+
+def test_an_export_takes_the_tokenizer_from_where_it_was_loaded(tmp_path, monkeypatch):
+    """A name on the hub is no folder: the downloaded files are copied, and the adapter names its base as peft does."""
+    prepared = prepare(read(tmp_path, stages=[SFT]))
+    prepared.tokenizer.save(tmp_path / "snapshot")
+    loaded = Renderer(load_tokenizer(tmp_path / "snapshot"), "plain")
+    source = prepared.config.model.model_copy(update={"source": "hf://owner/name"})
+    hub = replace(prepared, renderer=loaded, config=prepared.config.model_copy(update={"model": source}))
+    given = {}
+    monkeypatch.setattr("jaxagent.export.export_model", lambda *_, **named: given.update(named))
+    monkeypatch.setattr("jaxagent.export.export_adapter", lambda *_, **named: given.update(named))
+    run._export(None, None, hub, tmp_path / "out", form="adapter")
+    assert given == {"base": "owner/name", "tokenizer": str(tmp_path / "snapshot")}
+    run._export(None, None, prepared, tmp_path / "out", form="merged")
+    assert given["tokenizer"] == tmp_path / "run" / "tokenizer"
