@@ -31,8 +31,7 @@ def group(passed, task_id="a"):
     """One rollout for each number of passed tests, of 4."""
     task = make_task(task_id)
     rollouts = [
-        make_trajectory(task=task, rollout=i, steps=STEPS, success=n == 4, tests=(n, 4))
-        for i, n in enumerate(passed)
+        make_trajectory(task=task, rollout=i, steps=STEPS, success=n == 4, tests=(n, 4)) for i, n in enumerate(passed)
     ]
     return Group(task, tuple(rollouts))
 
@@ -50,19 +49,12 @@ EXPECTED = {
     ("loop", "min_advantage", 0.0): [[2 / 3] * 3, [0] * 3, [-2 / 3] * 3, [0] * 3],
     ("loop", "min_advantage", 0.01): [[2 / 3] * 3, [-2 / 3] * 3],
     ("gvpo", "b", 0.2): [[0.5, 0, 0.5], [0, -0.2, 0], [-0.5, -0.6, -0.5], [0, -0.2, 0]],
-    ("gvpo", "base", "leave_one_out"): [
-        [2 / 3, 0, 2 / 3],
-        [0, -0.2, 0],
-        [-2 / 3, -0.8, -2 / 3],
-        [0, -0.2, 0],
-    ],
+    ("gvpo", "base", "leave_one_out"): [[2 / 3, 0, 2 / 3], [0, -0.2, 0], [-2 / 3, -0.8, -2 / 3], [0, -0.2, 0]],
     ("skill_sd", "lambda_", 0.01): [[x] * 3 for x in np.array([0.5, 0, -0.5, 0]) / np.sqrt(0.5 / 3)],
 }
 
 
-@pytest.mark.parametrize(
-    ("case", "advantages"), EXPECTED.items(), ids=lambda value: "-".join(map(str, value))[:24]
-)
+@pytest.mark.parametrize(("case", "advantages"), EXPECTED.items(), ids=lambda value: "-".join(map(str, value))[:24])
 def test_advantages_of_a_group(case, advantages):
     recipe, option, value = case
     credited, packed = run_host_half(recipe, [group([4, 2, 0, 2])], **{option: value})
