@@ -36,7 +36,8 @@ def hand_off(
         for index in range(model.spec.layers)
     )
     head_VD = None if model.spec.tied else model.head[...].astype(dtype)
-    weights = Weights(model.embed[...].astype(dtype), model.final_norm[...].astype(dtype), head_VD, layers)
+    final_norm_D = model.final_norm[...].astype(jnp.float32)  # as in training, which casts the layers only
+    weights = Weights(model.embed[...].astype(dtype), final_norm_D, head_VD, layers)
     if mesh is not None:
         weights = jax.lax.with_sharding_constraint(weights, weight_shardings(weights, mesh))
     return weights, checksum(weights)

@@ -25,25 +25,28 @@ SHAPE = {
     "max_position_embeddings": 256,
     "initializer_range": 0.25,
 }
+EXPERTS = {"moe_intermediate_size": 24, "num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True}
 
 
 def checkpoint(family, folder):
     torch.manual_seed(0)
-    if family == "qwen3":
-        model = transformers.Qwen3ForCausalLM(
-            transformers.Qwen3Config(head_dim=16, tie_word_embeddings=True, **SHAPE)
-        )
-    else:
+    if family == "qwen2":
         model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(tie_word_embeddings=False, **SHAPE))
         for name, tensor in model.named_parameters():
             if name.endswith("proj.bias"):
                 torch.nn.init.normal_(tensor, std=0.5)
+    elif family == "qwen3":
+        config = transformers.Qwen3Config(head_dim=16, tie_word_embeddings=True, **SHAPE)
+        model = transformers.Qwen3ForCausalLM(config)
+    else:
+        config = transformers.Qwen3MoeConfig(head_dim=16, **EXPERTS, **SHAPE)
+        model = transformers.Qwen3MoeForCausalLM(config)
     model.eval()
     model.save_pretrained(folder)
     return model
 
 
-@pytest.mark.parametrize("family", ["qwen3", "qwen2"])
+@pytest.mark.parametrize("family", ["qwen3", "qwen2", "qwen3_moe"])
 def test_greedy_equals_generate(family, tmp_path):
     theirs = checkpoint(family, tmp_path)
     spec, params = load_hf(tmp_path)

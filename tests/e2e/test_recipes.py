@@ -38,6 +38,7 @@ def test_recipe_trains_from_its_run_file(tmp_path, recipe):
 
 def test_an_exported_run_loads_in_transformers_to_the_same_logits(tmp_path):
     torch = pytest.importorskip("torch")
+    import jax.numpy as jnp
     from flax import nnx
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -54,5 +55,6 @@ def test_an_exported_run_loads_in_transformers_to_the_same_logits(tmp_path):
     theirs = AutoModelForCausalLM.from_pretrained(out)(torch.tensor(ids)).logits.detach().numpy()
     spec, params = load_hf(out)
     model = nnx.merge(abstract(spec)[0], params)
-    hidden = model.hidden(ids, np.arange(ids.shape[1])[None], np.ones_like(ids))
+    token_BT = jnp.asarray(ids, jnp.int32)
+    hidden = model.hidden(token_BT, jnp.arange(ids.shape[1])[None], jnp.ones_like(token_BT))
     np.testing.assert_allclose(np.asarray(hidden @ model.head_VD.T), theirs, atol=2e-4)

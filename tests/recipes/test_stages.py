@@ -116,3 +116,30 @@ def test_streams_that_are_scored_before_credit(recipe, options, needs):
     stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse(options), materials())
     assert stage.needs == needs
     assert stage.keeps_reference == ("reference" in needs or options.get("teacher") == "frozen")
+
+
+@pytest.mark.parametrize("recipe", sorted(set(RECIPES) - {"sft"}))
+def test_every_option_of_the_optimiser_reaches_the_update(recipe):
+    options = {
+        "tasks": 4,
+        "group_size": 4,
+        "epochs": 3,
+        "minibatch": 6,
+        "learning_rate": 0.25,
+        "schedule": "linear",
+        "warmup_steps": 7,
+        "weight_decay": 0.5,
+        "max_grad_norm": 2.0,
+    }
+    update = RECIPES[recipe].stage(RECIPES[recipe].options.parse(options), materials()).update
+    for name in (
+        "epochs",
+        "minibatch",
+        "learning_rate",
+        "schedule",
+        "warmup_steps",
+        "weight_decay",
+        "max_grad_norm",
+    ):
+        assert getattr(update, name) == options[name], name
+    assert update.steps_per_iteration == 9  # 16 rollouts in minibatches of 6 are 3 steps an epoch
