@@ -101,8 +101,16 @@ def put(cache: Cache, slot_R: Int[Array, "R"], work: Cache, position_RQ: Int[Arr
 
 
 def copy_slots(cache: Cache, source_R: Int[Array, "R"], target_R: Int[Array, "R"], length: int) -> Cache:
-    """The first `length` positions of `source` slots become those of `target` slots."""
-    work = take(cache, source_R, length)
-    keys = tuple(k.at[target_R, :, :, :length].set(w, mode="drop") for k, w in zip(cache.keys, work.keys))
-    values = tuple(v.at[target_R, :, :length].set(w, mode="drop") for v, w in zip(cache.values, work.values))
-    return Cache(keys, values)
+    """The first `length` positions of `source` slots become those of `target` slots, one after the other, so that
+    one slot's entries are the only copy. Unused pairs, whose target is beyond the last slot, come last."""
+
+    def one(i: Array, cache: Cache) -> Cache:
+        source_1, target = source_R[i][None], target_R[i]
+
+        def copied(whole: Array, axis: int) -> Array:
+            row = jax.lax.slice_in_dim(whole.at[source_1].get(mode="clip"), 0, length, axis=axis)
+            return jax.lax.dynamic_update_slice_in_dim(whole, row, target, 0)
+
+        return Cache(tuple(copied(k, 3) for k in cache.keys), tuple(copied(v, 2) for v in cache.values))
+
+    return jax.lax.fori_loop(0, (target_R < cache.slots).sum(), one, cache)
