@@ -10,9 +10,13 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jaxagent.clock import Clock
 from jaxagent.errors import ConfigError, DataError, DivergenceError
+
+if TYPE_CHECKING:
+    from jaxagent.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
 QUICKSTART = ROOT / "configs" / "runs" / "quickstart.yaml"
@@ -32,21 +36,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _train(parsed: argparse.Namespace) -> int:
     clock = Clock()
-    from jaxagent.config import read_run
     from jaxagent.run import run_training
 
-    config = read_run(parsed.run, parsed.overrides)
+    config = _read(parsed)
     clock.lap("imports")
     return run_training(config, clock=clock)
 
 
 def _check(parsed: argparse.Namespace) -> int:
-    from jaxagent.config import read_run
-    from jaxagent.run import prepare
+    from jaxagent.run import build_stages, prepare
 
-    prepared = prepare(read_run(parsed.run, parsed.overrides))
+    prepared = prepare(_read(parsed))
+    for stage in build_stages(prepared):
+        stage.source.close()
     print(f"{parsed.run}: fits. {prepared.summary}")
     return 0
+
+
+def _read(parsed: argparse.Namespace) -> RunConfig:
+    """`train key=value` without a run file means the quickstart with overrides."""
+    from jaxagent.config import read_run
+
+    if "=" in parsed.run and not Path(parsed.run).exists():
+        return read_run(QUICKSTART, [parsed.run, *parsed.overrides])
+    return read_run(parsed.run, parsed.overrides)
 
 
 def _export(parsed: argparse.Namespace) -> int:
@@ -76,7 +89,11 @@ def _parser() -> argparse.ArgumentParser:
 
     for name, command, text in (
         ("train", _train, "Run the stages of a run file; started again, it goes on where it stopped."),
-        ("check", _check, "Read a run file and everything it names, without starting a device."),
+        (
+            "check",
+            _check,
+            "Read a run file, everything it names and its demonstrations, without starting a device.",
+        ),
     ):
         sub = add(name, command, text)
         sub.add_argument("run", nargs="?", default=str(QUICKSTART), help="run file (default: the quickstart)")

@@ -79,6 +79,15 @@ class ModelConfig(Record):
     # Train only the last n layers (full fine-tuning); 0 trains everything.
     train_last_layers: int = Field(default=0, ge=0)
 
+    @model_validator(mode="after")
+    def _fits(self) -> ModelConfig:
+        if self.lora and self.train_last_layers:
+            raise ValueError(
+                f"lora and train_last_layers={self.train_last_layers} are two ways to train a part of the model; "
+                "drop one of them"
+            )
+        return self
+
 
 class TokenizerConfig(Record):
     """`source`: a folder or hf:// name, "model" (the model's folder), or "train": a small BPE of demonstrations."""
@@ -89,10 +98,13 @@ class TokenizerConfig(Record):
 
 
 class EnvConfig(Record):
+    """`workers` are processes that host environments. max_difficulty: train on tasks up to it; 0 is all of them."""
+
     name: str
     options: dict[str, Any] = {}
     workers: int = Field(default=2, ge=1)
     train_split: str = "train"
+    max_difficulty: int = Field(default=0, ge=0)
 
 
 class MeshConfig(Record):
@@ -109,6 +121,8 @@ class RolloutConfig(Record):
 
     slots: sessions whose KV is kept, and live episodes. cache_buckets: shorter cache lengths that are compiled too.
     query_buckets, prefill_rows: shapes of prefill calls. tokens_per_call: tokens sampled before new requests join.
+    retries: of an episode whose environment failed. step_seconds: deadline of one action; 0 is the environment's own.
+    quorum: share of an iteration's episodes that must end, two of every task among them; the rest is cut and dropped.
     """
 
     max_steps: int = Field(ge=1)
@@ -125,7 +139,7 @@ class RolloutConfig(Record):
     max_observation_chars: int = Field(default=16_000, ge=16)
     retries: int = Field(default=5, ge=0)
     quorum: float = Field(default=1.0, gt=0, le=1)
-    step_seconds: float = Field(default=120.0, gt=0)
+    step_seconds: float = Field(default=0.0, ge=0)
 
     @model_validator(mode="after")
     def _fits(self) -> RolloutConfig:
@@ -134,12 +148,23 @@ class RolloutConfig(Record):
                 f"max_tokens={self.max_tokens} leaves no room for a prompt in context={self.context}; "
                 "lower max_tokens or raise context"
             )
+        if not all(1 <= length <= self.context for length in self.cache_buckets):
+            raise ValueError(
+                f"cache_buckets={list(self.cache_buckets)}: expected sizes from 1 to context={self.context}"
+            )
+        if min(self.query_buckets, default=0) < 1:
+            raise ValueError(
+                f"query_buckets={list(self.query_buckets)}: expected one size or more, each at least 1"
+            )
+        if 0 < self.temperature < 1e-3:
+            raise ValueError(f"temperature={self.temperature} is neither greedy (0) nor at least 0.001")
         return self
 
 
 class PackConfig(Record):
     """Shape of a training micro-batch: `rows` of `length` tokens, of which `scored` (0: all) may reach the LM head.
 
+    `rows` is rounded up to a multiple of the devices that rows are split over, mesh.data x mesh.fsdp.
     Unused slots are skipped, so a small `scored` saves little; it must hold what an episode can sample.
     """
 
@@ -162,7 +187,10 @@ class PackConfig(Record):
 
 
 class EvalConfig(Record):
-    """What is measured before, during (`every` iterations, on the first split) and after a run."""
+    """What is measured before, during (`every` iterations, on the first split) and after a run.
+
+    Every task is played greedily and, with `sampled`, once more at temperature 1.
+    """
 
     splits: tuple[str, ...] = ()
     limit: int = Field(default=0, ge=0)  # tasks per split; 0 is all
@@ -178,10 +206,10 @@ class CheckpointConfig(Record):
 
 
 class StageConfig(Record):
-    """One entry of a run: a recipe by name and that recipe's own options."""
+    """One entry of a run: a recipe by name and that recipe's own options. `name` is unique; number-recipe if empty."""
 
     recipe: str
-    name: str = ""
+    name: str = Field(default="", pattern=r"^[\w.-]*$")
     options: dict[str, Any] = {}
     pack: PackConfig | None = None
     evaluate: bool = True  # measure all eval.splits when the stage ends
@@ -202,23 +230,6 @@ class RunConfig(Record):
     checkpoint: CheckpointConfig = CheckpointConfig()
     export: bool = True
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
-
-    @model_validator(mode="after")
-    def _fits(self) -> RunConfig:
-        sampled = min(self.rollout.context, self.rollout.max_steps * self.rollout.max_tokens)
-        for stage in self.stages:
-            shape = stage.pack or self.pack
-            if shape.length < self.rollout.context:
-                raise ValueError(
-                    f"pack.length={shape.length} is shorter than rollout.context={self.rollout.context}: an episode "
-                    "that fills its context could not be trained on; raise pack.length or lower rollout.context"
-                )
-            if shape.slots < sampled:
-                raise ValueError(
-                    f"pack.scored={shape.scored} is less than the {sampled} tokens that an episode can sample "
-                    "(rollout.context, or max_steps x max_tokens); raise it, or set it to 0"
-                )
-        return self
 
     @property
     def all_stages(self) -> tuple[StageConfig, ...]:

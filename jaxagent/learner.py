@@ -31,7 +31,10 @@ SUMMED = ("update/steps", "update/tokens", "skip/nonfinite", "skip/no_gradient",
 
 @dataclass(frozen=True)
 class Model:
-    """What stays the same from stage to stage. `initial` and `reference` are parameters nobody trains."""
+    """Parameters' structure, which of them are trained, and how programs run.
+
+    frozen: parameters that nobody trains, by name ("reference": those of the stage's start).
+    """
 
     graphdef: nnx.GraphDef
     partition: Partition
@@ -61,6 +64,11 @@ class Learner:
     @property
     def params(self) -> Any:
         return self.state.params
+
+    @property
+    def row(self) -> int:
+        """Tokens of a training row; nothing longer can be scored."""
+        return self.shape.length
 
     @property
     def version(self) -> int:
@@ -112,8 +120,10 @@ class Learner:
         return 0 < self.stage.update.kl_stop < moved
 
     def _pack(self, samples: Sequence[Sample], terms: Mapping[str, Term]) -> list[Packed]:
-        shape = self.shape
-        return pack(samples, terms, rows=shape.rows, length=shape.length, scored=shape.slots)
+        """Rows are split over devices: their number is rounded up to a multiple, which changes no result."""
+        shape, shards = self.shape, self.model.execution.row_shards
+        rows = -(-shape.rows // shards) * shards
+        return pack(samples, terms, rows=rows, length=shape.length, scored=shape.slots)
 
     def _weights(self, name: str) -> Any:
         if name == "current":
@@ -123,6 +133,11 @@ class Learner:
                 f"weights {name!r} are not kept in this run; kept: current, {', '.join(self.model.frozen)}"
             )
         return self.model.frozen[name]
+
+
+def temperature(stage: Stage) -> float:
+    """Log-probs are those of the distribution that a stage's rollouts sample from; of demonstrations, plain ones."""
+    return stage.sampling.temperature if stage.sampling is not None else 1.0
 
 
 def optimizer_spec(update: Update, iterations: int) -> OptimizerSpec:

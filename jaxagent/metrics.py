@@ -128,7 +128,7 @@ class TensorBoardWriter:
 
     def __init__(self, folder: str | Path, *, after: int = -1):
         try:
-            from tensorboardX import SummaryWriter  # an optional extra
+            from tensorboardX import SummaryWriter  # an optional extra  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise ConfigError("TensorBoard output needs: pip install 'jaxagent[tensorboard]'") from error
         self._writer = SummaryWriter(str(folder), purge_step=after + 1 if after >= 0 else None)

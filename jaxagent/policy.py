@@ -8,8 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import Mesh
 
 from jaxagent.clock import Meter
+from jaxagent.config import MeshConfig
 from jaxagent.decode.engine import Engine
 from jaxagent.decode.scheduler import Buckets
 from jaxagent.errors import ConfigError
@@ -41,9 +43,7 @@ def build_policy(prepared: Prepared) -> Policy:
             f"this run was started on {jax.process_count()} hosts; training across hosts is not supported yet. "
             "Start it on one host (for example a v5litepod-8 or v6e-8)"
         )
-    mesh = make_mesh(MeshSpec(**config.mesh.model_dump())) if len(jax.devices()) > 1 else None
-    execution = Execution(mesh=mesh, temperature=config.rollout.temperature or 1.0)
-    _check_rows(prepared, execution)
+    mesh = _mesh(config.mesh)
     exact_float32(config.model.dtype, jax.default_backend())
     options = {"dtype": jnp.dtype(config.model.dtype), "remat": config.model.remat}
     if is_sizes(config.model.source):
@@ -54,7 +54,7 @@ def build_policy(prepared: Prepared) -> Policy:
     if prepared.lora is not None:
         graphdef, params = add_lora(graphdef, params, prepared.lora, seed=config.seed)
         params = params if mesh is None else place(params, mesh)
-    return Policy(graphdef, params, _partition(prepared), execution)
+    return Policy(graphdef, params, _partition(prepared), Execution(mesh=mesh))
 
 
 def exact_float32(dtype: str, platform: str) -> None:
@@ -67,16 +67,11 @@ def exact_float32(dtype: str, platform: str) -> None:
         jax.config.update("jax_default_matmul_precision", "highest")
 
 
-def _check_rows(prepared: Prepared, execution: Execution) -> None:
-    """Rows and slots are split over the devices of the batch axes."""
-    config, shards = prepared.config, execution.row_shards
-    for stage in config.all_stages:
-        rows = (stage.pack or config.pack).rows
-        if rows % shards:
-            raise ConfigError(
-                f"pack.rows={rows} cannot be split over the {shards} devices of the mesh's data and fsdp axes; make it "
-                f"a multiple of {shards}, or give devices to mesh.tensor"
-            )
+def _mesh(config: MeshConfig) -> Mesh | None:
+    """The mesh of the run file; None on a single device, if the run file asks for no more."""
+    spec, devices = MeshSpec(**config.model_dump()), len(jax.devices())
+    spec.shape(devices)  # raises if the sizes do not fit
+    return make_mesh(spec) if devices > 1 else None
 
 
 def _partition(prepared: Prepared) -> Partition:
@@ -90,13 +85,14 @@ def build_engine(prepared: Prepared, policy: Policy, meter: Meter) -> Engine:
     """The decoder, without weights yet."""
     rollout = prepared.config.rollout
     lengths = tuple(sorted({*rollout.cache_buckets, rollout.context}))
+    queries = sorted({min(size, rollout.context) for size in rollout.query_buckets})
     rows = tuple(sorted({min(8, rollout.slots), rollout.slots}))
     return Engine(
         policy.graphdef,
         prepared.model,
         slots=rollout.slots,
         buckets=Buckets(
-            prefill=tuple((rollout.prefill_rows, queries) for queries in rollout.query_buckets),
+            prefill=tuple((rollout.prefill_rows, size) for size in queries),
             decode=rows,
             lengths=lengths,
         ),

@@ -7,6 +7,7 @@ come later.
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,8 @@ from random import Random
 from jaxagent.chat.render import Renderer
 from jaxagent.chat.tokenizer import Tokenizer, load_tokenizer
 from jaxagent.chat.train_tokenizer import train_tokenizer
-from jaxagent.config import Record, RunConfig
+from jaxagent.config import PackConfig, Record, RunConfig
+from jaxagent.data.tasks import easier
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.table import find_env
 from jaxagent.errors import ConfigError
@@ -28,6 +30,7 @@ from jaxagent.rollout.demonstrate import play
 from jaxagent.types import Sampling, Task
 
 MODELS = Path(__file__).parents[1] / "configs" / "models"
+TRACKER_MODULES = {"tensorboard": "tensorboardX", "wandb": "wandb"}
 TRAINED = "tokenizer"  # folder of the tokenizer trained by a run, inside its run folder
 TEXT_EPISODES = 400  # expert episodes that a tokenizer is trained on
 
@@ -39,6 +42,7 @@ class Entry:
     name: str
     recipe: Recipe
     options: Record
+    pack: PackConfig
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,12 @@ class Prepared:
     @property
     def tokenizer(self) -> Tokenizer:
         return self.renderer.tokenizer
+
+    @property
+    def train_tasks(self) -> Sequence[Task]:
+        """The tasks that stages are built from."""
+        env, tasks = self.config.env, self.tasks[self.config.env.train_split]
+        return easier(tasks, env.max_difficulty) if env.max_difficulty else tasks
 
     @property
     def sampling(self) -> Sampling:
@@ -78,8 +88,14 @@ class Prepared:
 
 def prepare(config: RunConfig) -> Prepared:
     """Check a run file and everything it names. Raises ConfigError or DataError; starts no device."""
-    _check_sampling(config)
     entries = tuple(_entry(index, config) for index in range(len(config.all_stages)))
+    _check_names(entries)
+    if any(entry.recipe.rolls_out for entry in entries):
+        _check_sampling(config)
+    for entry in entries:
+        if entry.recipe.rolls_out:
+            _check_rows(config, entry)
+    _check_trackers(config)
     env = find_env(config.env.name, config.env.options)
     tasks = {
         split: env.tasks(split) for split in dict.fromkeys((config.env.train_split, *config.eval.splits))
@@ -100,29 +116,63 @@ def prepare(config: RunConfig) -> Prepared:
             f"rollout.context={config.rollout.context} exceeds the model's {model.max_positions} positions; "
             "lower it, or give the model a rope scaling in its config.json"
         )
-    return Prepared(config, env, tasks, renderer, model, lora, entries)
+    prepared = Prepared(config, env, tasks, renderer, model, lora, entries)
+    if not prepared.train_tasks:
+        raise ConfigError(f"env.train_split={config.env.train_split!r} holds no tasks; choose another split")
+    return prepared
 
 
 def _check_sampling(config: RunConfig) -> None:
     """Training needs log-probs that the trainer can reproduce: temperature yes, truncation no (spec C9)."""
     rollout = config.rollout
-    learns = any(stage.recipe != "sft" for stage in config.all_stages)
-    if learns and (rollout.top_k or rollout.top_p < 1):
+    if rollout.top_k or rollout.top_p < 1:
         raise ConfigError(
             f"rollout.top_k={rollout.top_k}, rollout.top_p={rollout.top_p}: the trainer cannot reproduce log-probs of "
             "a truncated distribution, and every importance ratio would be wrong; use top_k=0 and top_p=1"
         )
-    if learns and rollout.temperature == 0:
+    if rollout.temperature == 0:
         raise ConfigError(
             "rollout.temperature=0 makes all rollouts of a task equal; set it above 0 (1.0 is usual)"
         )
+
+
+def _check_rows(config: RunConfig, entry: Entry) -> None:
+    """Whatever an episode can become must fit a training row."""
+    rollout, shape = config.rollout, entry.pack
+    if shape.length < rollout.context:
+        raise ConfigError(
+            f"stage {entry.name}: pack.length={shape.length} is shorter than rollout.context={rollout.context}: an "
+            "episode that fills its context could not be trained on; raise pack.length or lower rollout.context"
+        )
+    sampled = min(rollout.context, rollout.max_steps * rollout.max_tokens)
+    if shape.slots < sampled:
+        raise ConfigError(
+            f"stage {entry.name}: pack.scored={shape.scored} is less than the {sampled} tokens that an episode can "
+            "sample (rollout.context, or max_steps x max_tokens); raise it, or set it to 0"
+        )
+
+
+def _check_names(entries: Sequence[Entry]) -> None:
+    """Evaluations and metrics are known by the name of their stage."""
+    names = ["start", *(entry.name for entry in entries)]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(
+            f"stage name {twice[0]!r} is taken ('start' is the evaluation before the first stage); rename it"
+        )
+
+
+def _check_trackers(config: RunConfig) -> None:
+    for tracker, module in TRACKER_MODULES.items():
+        if tracker in config.trackers and importlib.util.find_spec(module) is None:
+            raise ConfigError(f"trackers: {tracker} is not installed; pip install 'jaxagent[{tracker}]'")
 
 
 def _entry(index: int, config: RunConfig) -> Entry:
     stage = config.all_stages[index]
     recipe = find_recipe(stage.recipe)
     options = recipe.options.parse(stage.options, f"{_where(index, config)}.options")
-    return Entry(stage.name or f"{index}-{stage.recipe}", recipe, options)
+    return Entry(stage.name or f"{index}-{stage.recipe}", recipe, options, stage.pack or config.pack)
 
 
 def _where(index: int, config: RunConfig) -> str:

@@ -16,15 +16,15 @@ from typing import Any, TypeVar
 from jaxagent.chat.render import Renderer
 from jaxagent.clock import Meter
 from jaxagent.decode.engine import Engine
-from jaxagent.envs.pool import EnvPool
+from jaxagent.envs.pool import Deadlines, EnvPool
 from jaxagent.envs.protocol import EnvSpec
+from jaxagent.prepare import Prepared
 from jaxagent.rollout.episode import EpisodeLimits, run_episode
-from jaxagent.rollout.plans import RolloutRules, run_plans
+from jaxagent.rollout.plans import Quorum, RolloutRules, run_plans
 from jaxagent.stage import Plan
 from jaxagent.types import Group, Metrics, Sampling
 
 T = TypeVar("T")
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,13 @@ class Rollouts:
         *,
         limits: EpisodeLimits,
         rules: RolloutRules,
-        workers: int,
-        meter: Meter,
+        open_pool: Callable[[], EnvPool],
     ):
         self.spec, self.engine, self.renderer, self.limits, self.rules = spec, engine, renderer, limits, rules
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True)
         self._thread.start()
-        self._pool = self._call(_open_pool(workers, meter))
+        self._pool = self._call(_opened(open_pool))
 
     def run(
         self,
@@ -62,7 +61,7 @@ class Rollouts:
         *,
         seed: int,
         limits: EpisodeLimits | None = None,
-        progress: Progress | None = None,
+        rules: RolloutRules | None = None,
     ) -> Collected:
         """Roll out every plan. `seed` names the random streams: the same seed and weights sample the same."""
         runner = partial(
@@ -75,7 +74,7 @@ class Rollouts:
             limits=limits or self.limits,
             key_seed=seed,
         )
-        groups, metrics = self._call(run_plans(plans, runner, rules=self.rules, progress=progress))
+        groups, metrics = self._call(run_plans(plans, runner, rules=rules or self.rules))
         return Collected(tuple(groups), metrics)
 
     def close(self) -> None:
@@ -94,5 +93,25 @@ class Rollouts:
             raise
 
 
-async def _open_pool(workers: int, meter: Meter) -> EnvPool:
-    return EnvPool(workers, meter=meter)
+async def _opened(open_pool: Callable[[], EnvPool]) -> EnvPool:
+    """A pool belongs to the event loop on which it is made."""
+    return open_pool()
+
+
+def open_rollouts(prepared: Prepared, engine: Engine, meter: Meter) -> Rollouts:
+    """As the run file says. The lower of the run's and the environment's limits holds."""
+    rollout, spec = prepared.config.rollout, prepared.env
+    quorum = Quorum(rollout.quorum, per_task=2) if rollout.quorum < 1 else None  # one rollout has no baseline
+    deadlines = Deadlines(step_s=rollout.step_seconds)
+    return Rollouts(
+        spec,
+        engine,
+        prepared.renderer,
+        limits=EpisodeLimits(
+            context=rollout.context,
+            max_steps=min(rollout.max_steps, spec.max_steps),
+            max_observation_chars=min(rollout.max_observation_chars, spec.max_observation_chars),
+        ),
+        rules=RolloutRules(concurrency=rollout.slots, retries=rollout.retries, quorum=quorum),
+        open_pool=partial(EnvPool, prepared.config.env.workers, deadlines=deadlines, meter=meter),
+    )

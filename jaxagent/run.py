@@ -2,19 +2,23 @@
 
     run_dir/  config.yaml  tokenizer/  metrics.jsonl  checkpoints/  evaluations/  report/  export/  result.json
 
-Started again with the same configuration it goes on from the newest checkpoint; with another one it refuses.
+Started again with the same configuration it goes on from the newest checkpoint, or shows the table of a run that has
+ended; with another configuration it refuses. Nothing is written before everything that can be refused was.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from jaxagent.chat.tokenizer import HUB_PREFIX
 from jaxagent.clock import Clock
-from jaxagent.config import RunConfig, read_run, write_run
+from jaxagent.config import MeshConfig, RunConfig, read_run, write_run
 from jaxagent.errors import ConfigError, DataError
 from jaxagent.preemption import EXIT_PREEMPTED, Preemption
 from jaxagent.prepare import TRAINED, Prepared, prepare
@@ -23,7 +27,7 @@ from jaxagent.rollout.demonstrate import play, tokens
 from jaxagent.stage import Stage
 from jaxagent.types import Group, Task
 
-CONFIG, RESULT = "config.yaml", "result.json"
+CONFIG, RESULT, EXPORT, PARTIAL = "config.yaml", "result.json", "export", ".partial"
 
 
 def run_training(config: RunConfig, *, clock: Clock | None = None) -> int:
@@ -32,18 +36,27 @@ def run_training(config: RunConfig, *, clock: Clock | None = None) -> int:
     clock: when the run began; now, if it is not given.
     """
     clock = clock or Clock()
+    folder = Path(config.run_dir)
+    _check_folder(folder, config)
+    if (folder / RESULT).is_file():
+        from jaxagent.report.run import write_report
+
+        print(f"{folder}: this run has ended; choose another run_dir for a new one")
+        write_report(folder)
+        return 0
     prepared = prepare(config)
-    folder = _open_folder(prepared)
     clock.lap("prepare")
     stages = build_stages(prepared)
     clock.lap("demonstrations")
-    with Preemption() as preemption:
-        return _train(prepared, stages, folder, preemption, clock)
+    with contextlib.ExitStack() as owned:
+        for stage in stages:
+            owned.callback(stage.source.close)
+        preemption = owned.enter_context(Preemption())
+        return _train(prepared, stages, preemption, clock)
 
 
-def _train(
-    prepared: Prepared, stages: Sequence[Stage], folder: Path, preemption: Preemption, clock: Clock
-) -> int:
+def _train(prepared: Prepared, stages: Sequence[Stage], preemption: Preemption, clock: Clock) -> int:
+    folder = Path(prepared.config.run_dir)
     _set_up_jax()
     from jaxagent.report.run import write_report
     from jaxagent.runtime import Preempted, Runtime
@@ -51,13 +64,14 @@ def _train(
 
     clock.lap("imports")
     with Runtime(prepared, preemption, clock=clock) as run:
+        _open_folder(folder, prepared)
         try:
             train(stages, run)
         except Preempted:
             run.console.message("asked to stop: the state is saved; start the same command again to go on")
             return EXIT_PREEMPTED
         if prepared.config.export:
-            _export(run.policy.graphdef, run.params, prepared, folder / "export", form="merged")
+            _export(run.policy.graphdef, run.params, prepared, folder / EXPORT, form="merged")
         clock.lap("export")
     # The environment processes have ended, so that their CPU time counts.
     (folder / RESULT).write_text(json.dumps(run.result(), indent=1) + "\n")
@@ -83,10 +97,10 @@ def build_stages(prepared: Prepared) -> list[Stage]:
             Materials(
                 name=entry.name,
                 spec=prepared.env,
-                tasks=prepared.tasks[config.env.train_split],
+                tasks=prepared.train_tasks,
                 renderer=prepared.renderer,
                 sampling=prepared.sampling,
-                row=(config.all_stages[index].pack or config.pack).length,
+                row=entry.pack.length,
                 seed=config.seed + index,
                 demonstrate=demonstrate,
             ),
@@ -102,7 +116,9 @@ def export_run(run_dir: Path, out: Path, *, form: str) -> Path:
 
     if not (run_dir / CONFIG).is_file():
         raise DataError(f"{run_dir} is no run folder: it has no {CONFIG}")
-    prepared = prepare(read_run(run_dir / CONFIG, [f"run_dir={run_dir}"]))
+    # The folder may have been moved, and to another machine: its path and its mesh do not count.
+    changes = {"run_dir": str(run_dir), "mesh": MeshConfig()}
+    prepared = prepare(read_run(run_dir / CONFIG).model_copy(update=changes))
     policy = build_policy(prepared)
     checkpoints = Checkpointer(run_dir / "checkpoints")
     params = checkpoints.restore_params(policy.params)
@@ -113,22 +129,18 @@ def export_run(run_dir: Path, out: Path, *, form: str) -> Path:
 def _export(graphdef: Any, params: Any, prepared: Prepared, out: Path, *, form: str) -> Path:
     from jaxagent.export import export_adapter, export_model
 
-    config = prepared.config
-    tokenizer = {"train": str(Path(config.run_dir) / TRAINED), "model": config.model.source}.get(
-        config.tokenizer.source, config.tokenizer.source
-    )
+    tokenizer = prepared.tokenizer.source or Path(prepared.config.run_dir) / TRAINED
     if form == "adapter":
-        return export_adapter(out, graphdef, params, base=config.model.source, tokenizer=tokenizer)
+        base = prepared.config.model.source.removeprefix(HUB_PREFIX)
+        return export_adapter(out, graphdef, params, base=base, tokenizer=tokenizer)
     return export_model(out, graphdef, params, tokenizer=tokenizer)
 
 
-def _open_folder(prepared: Prepared) -> Path:
-    """Make the run folder, or check that the one that is there belongs to this configuration."""
-    config = prepared.config
-    folder = Path(config.run_dir)
+def _check_folder(folder: Path, config: RunConfig) -> None:
+    """What is in a run folder must belong to this configuration. Where the folder lies does not count."""
     written = folder / CONFIG
     if written.exists():
-        before = read_run(written)
+        before = read_run(written).model_copy(update={"run_dir": config.run_dir})
         if before != config:
             changed = [
                 name for name in RunConfig.model_fields if getattr(before, name) != getattr(config, name)
@@ -137,14 +149,21 @@ def _open_folder(prepared: Prepared) -> Path:
                 f"{folder} holds a run with another configuration (different: {', '.join(changed)}); choose another "
                 "run_dir, or remove the folder to start over"
             )
-    elif folder.exists() and any(folder.iterdir()):
+    elif folder.exists() and (not folder.is_dir() or any(path.name != PARTIAL for path in folder.iterdir())):
         raise ConfigError(f"{folder} is not empty and is no run folder; choose another run_dir")
+
+
+def _open_folder(folder: Path, prepared: Prepared) -> None:
+    """Make the run folder, or complete it. A kill in between leaves nothing half-written under a final name."""
     folder.mkdir(parents=True, exist_ok=True)
-    if config.tokenizer.source == "train" and not (folder / TRAINED).is_dir():
-        prepared.tokenizer.save(folder / TRAINED)
-    if not written.exists():
-        write_run(config, written)
-    return folder
+    partial = folder / PARTIAL
+    if not (folder / CONFIG).exists():
+        write_run(prepared.config, partial)
+        partial.rename(folder / CONFIG)
+    if prepared.config.tokenizer.source == "train" and not (folder / TRAINED).is_dir():
+        shutil.rmtree(partial, ignore_errors=True)
+        prepared.tokenizer.save(partial)
+        partial.rename(folder / TRAINED)
 
 
 def _set_up_jax() -> None:

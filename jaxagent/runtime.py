@@ -23,7 +23,8 @@ from jaxagent.clock import COMPILATION, DECODE, ENVIRONMENTS, PYTHON, Clock, Met
 from jaxagent.compilations import Compilations
 from jaxagent.console import RunConsole
 from jaxagent.eval.runner import EvalResult, evaluate
-from jaxagent.learner import Learner, Model
+from jaxagent.evaluations import START, Due, Evaluations
+from jaxagent.learner import Learner, Model, temperature
 from jaxagent.metrics import JsonlWriter, MetricSink, TensorBoardWriter, WandbWriter, Writer
 from jaxagent.monitors import Monitor
 from jaxagent.policy import build_engine, build_policy
@@ -31,15 +32,13 @@ from jaxagent.preemption import Preemption
 from jaxagent.prepare import Prepared
 from jaxagent.provenance import commit
 from jaxagent.report.trajectories import append_trajectories, pick, trajectory_record
-from jaxagent.rollout.episode import EpisodeLimits
-from jaxagent.rollout.plans import Quorum, RolloutRules
-from jaxagent.rollouts import Collected, Rollouts
+from jaxagent.rollouts import Collected, open_rollouts
 from jaxagent.stage import Plan, Stage
 from jaxagent.types import Credited, Group, Metrics, Sampling
 
 EVAL_SEED = 1_000_003  # evaluations draw from streams that no training rollout uses
 SHOWN, SHOWN_EVERY = 4, 5  # rollouts kept for the report, and every how many iterations
-START, EVALUATION, END = "start", "evaluation", "end"  # what is timed beside the stages
+EVALUATION, END = "evaluation", "end"  # what is timed beside the stages
 KEPT = ("success", "tgc", "sgc", "completion", "reward", "exec_fail", "turns")
 
 
@@ -78,25 +77,15 @@ class Runtime:
         self.engine = build_engine(prepared, self.policy, meter)
         self.parity_tolerance = TOLERANCES[config.model.dtype]
         self._unchecked = True
-        self._limits = _limits(prepared)
-        self.rollouts = Rollouts(
-            prepared.env,
-            self.engine,
-            prepared.renderer,
-            limits=self._limits,
-            rules=_rules(prepared),
-            workers=config.env.workers,
-            meter=meter,
-        )
+        self.rollouts = open_rollouts(prepared, self.engine, meter)
         self.checkpoints = Checkpointer(self.folder / "checkpoints", keep=config.checkpoint.keep)
         self.monitor = Monitor()
-        self.evaluations: list[dict[str, Any]] = []
-        self.cpu_seconds = 0.0  # of earlier processes of this run
+        self.evaluations = Evaluations(prepared)
+        self.cpu_seconds, self._compiled = 0.0, (0, 0.0)  # of earlier processes of this run
         self.iterations = 0
         self._sink: MetricSink | None = None
         self._learner: Learner | None = None
         self._stage = (0, "")
-        self._resumed: Any = None
 
     # --- the loop asks ---------------------------------------------------------------------------------------
 
@@ -106,8 +95,8 @@ class Runtime:
         place = Place() if host is None else Place(*host["place"])
         if host is not None:
             self._version, self.iterations = host["version"], host["iterations"]
-            self.evaluations = list(host["evaluations"])
-            self.cpu_seconds = host["cpu_seconds"]
+            self.evaluations.made = list(host["evaluations"])
+            self.cpu_seconds, self._compiled = host["cpu_seconds"], tuple(host["compilations"])
             self.clock.resume(host["seconds"])
             self.monitor.restore(host["monitor"])
             for stage, state in zip(stages, host["sources"]):
@@ -120,17 +109,17 @@ class Runtime:
         self._sink = MetricSink(self.folder, after=self.iterations - 1, writers=self._writers())
         self.clock.lap("build")
         self.clock.take(START)
-        if host is None and self.config.eval.at_start:
-            self._load_engine(self._params)
-            self.measure("start")
+        if (due := self.evaluations.due_before(place.stage, place.iteration)) is not None:
+            self.measure(due, self._params)
         return place
 
     def begin(self, stage: Stage, index: int, place: Place) -> Learner:
         """The learner of a stage; in the middle of one, with the optimiser's state and the stage's reference."""
         resuming = index == place.stage and place.iteration > 0
         self._reference = jax.tree.map(jnp.copy, self._params) if stage.keeps_reference else None
-        model = Model(self.policy.graphdef, self.policy.partition, self.policy.execution, self._frozen(stage))
-        shape = self.config.all_stages[index].pack or self.config.pack
+        execution = replace(self.policy.execution, temperature=temperature(stage))
+        model = Model(self.policy.graphdef, self.policy.partition, execution, self._frozen(stage))
+        shape = self.prepared.entries[index].pack
         self._learner = Learner(model, self._params, stage, shape, version=self._version)
         self._params = None  # the learner owns (and donates) them now
         if resuming:
@@ -188,17 +177,15 @@ class Runtime:
         for alarm in self.monitor.check(metrics):
             self.console.message(f"ALARM {alarm.name}: {alarm.message}")
         self.clock.lap(PYTHON)
-        every = self.config.eval.every
         if ended:
             self._params = learner.params
-        if ended and self.config.all_stages[index].evaluate:
-            self._load_engine(learner.params)
-            self.measure(name)
-        elif every and number % every == 0 and self.config.eval.splits and not ended:
-            self.measure(f"{name}:{number}", splits=self.config.eval.splits[:1])
-        due = self.config.checkpoint.every
+        due = self.evaluations.due_after(index, number, ended=ended)
+        # A run that is asked to stop saves first, for there may be seconds left. `restore` measures what it owes.
+        if due is not None and not self._preemption.requested:
+            self.measure(due, learner.params)
+        every = self.config.checkpoint.every
         stopping = self._preemption.requested
-        if ended or stopping or (due and number % due == 0):
+        if ended or stopping or (every and number % every == 0):
             self._save(stages, done)
         self.clock.lap("checkpoint")
         self.clock.take(name)
@@ -208,37 +195,31 @@ class Runtime:
 
     # --- evaluation --------------------------------------------------------------------------------------------
 
-    def measure(self, when: str, *, splits: Sequence[str] | None = None) -> None:
-        """Greedy, and sampled if configured, on the splits; kept for result.json and written to the metrics."""
-        modes = [replace(self.prepared.sampling, temperature=0.0)]
-        if self.config.eval.sampled:
-            modes.append(replace(self.prepared.sampling, temperature=1.0))
+    def measure(self, due: Due, params: Any) -> None:
+        """Evaluate these parameters: kept for result.json and written to the metrics."""
+        self._load_engine(params)
         self.clock.lap("hand_off")
         self.clock.take(self._stage[1] or START)
-        for split in self.config.eval.splits if splits is None else splits:
-            for sampling in modes:
+        for split in due.splits:
+            for sampling in self.evaluations.modes():
                 result = self._evaluate(split, sampling)
                 self.clock.lap(EVALUATION)
-                self._keep(when, result)
+                self._keep(due.when, result)
 
     def _evaluate(self, split: str, sampling: Sampling) -> EvalResult:
-        tasks = self.prepared.tasks[split][: self.config.eval.limit or None]
-        limits = replace(self._limits, max_steps=self.config.eval.max_steps or self._limits.max_steps)
+        usual = self.rollouts.limits
+        limits = replace(usual, max_steps=self.config.eval.max_steps or usual.max_steps)
+        rules = replace(self.rollouts.rules, quorum=None)  # a cut straggler would count as not solved
 
         async def rollout(plans: Sequence[Plan], rule: Sampling) -> Sequence[Group]:
-            return self.rollouts.run(plans, rule, seed=EVAL_SEED, limits=limits).groups
+            return self.rollouts.run(plans, rule, seed=EVAL_SEED, limits=limits, rules=rules).groups
 
-        benchmark = self.prepared.env.metrics
+        tasks, benchmark = self.evaluations.tasks(split), self.prepared.env.metrics
         return asyncio.run(evaluate(tasks, rollout, sampling=sampling, split=split, benchmark=benchmark))
 
     def _keep(self, when: str, result: EvalResult) -> None:
         assert self._sink is not None
-        result.write(
-            self.folder / "evaluations" / f"{when.replace(':', '-')}-{result.split}-{result.mode}.json"
-        )
-        self.evaluations.append(
-            {"when": when, "split": result.split, "mode": result.mode, "metrics": dict(result.metrics)}
-        )
+        self.evaluations.keep(when, result)
         taken = self.clock.take(EVALUATION)
         self._sink.log(max(self.iterations - 1, 0), {**result.named, **taken}, when=when)
         shown = "  ".join(f"{k} {result.metrics[k]:.3g}" for k in KEPT if k in result.metrics)
@@ -256,27 +237,20 @@ class Runtime:
         return self._params if self._params is not None else self._learner.params  # type: ignore[union-attr]
 
     def result(self) -> dict[str, Any]:
-        """What result.json holds. "before" is the first full evaluation of the run, "after" the last.
+        """What result.json holds.
 
         "seconds" is the run's wall time until now by stage and part (clock.py); it adds up to "minutes".
         """
         self.clock.lap("close")
         self.clock.take(END)
-        moments = list(dict.fromkeys(item["when"] for item in self.evaluations if ":" not in item["when"]))
-
-        def at(when: str) -> dict[str, Any]:
-            return {f"{e['split']}/{e['mode']}": e["metrics"] for e in self.evaluations if e["when"] == when}
-
         return {
-            "before": at(moments[0]) if moments else {},
-            "after": at(moments[-1]) if moments else {},
-            "evaluations": self.evaluations,
+            **self.evaluations.outcome(),
             "minutes": self.clock.total / 60,
             "seconds": self.clock.spent,
             "cpu_seconds": self.cpu_seconds + _cpu_seconds(),
             "iterations": self.iterations,
-            "compilations": self.compilations.count,
-            "compile_seconds": self.compilations.seconds,
+            "compilations": self._compiled[0] + self.compilations.count,
+            "compile_seconds": self._compiled[1] + self.compilations.seconds,
             "commit": commit(),
             "seed": self.seed,
         }
@@ -296,9 +270,13 @@ class Runtime:
             "version": self._version,
             "iterations": self.iterations,
             "sources": [dict(stage.source.state()) for stage in stages],
-            "evaluations": self.evaluations,
+            "evaluations": self.evaluations.made,
             "seconds": self.clock.spent,
             "cpu_seconds": self.cpu_seconds + _cpu_seconds(),
+            "compilations": [
+                self._compiled[0] + self.compilations.count,
+                self._compiled[1] + self.compilations.seconds,
+            ],
             "monitor": self.monitor.state(),
         }
         self.checkpoints.save(self.iterations, state, host)
@@ -340,18 +318,3 @@ class Runtime:
 def _cpu_seconds() -> float:
     """User and system time of this process and of its ended children."""
     return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-
-
-def _limits(prepared: Prepared) -> EpisodeLimits:
-    rollout = prepared.config.rollout
-    return EpisodeLimits(
-        context=rollout.context,
-        max_steps=min(rollout.max_steps, prepared.env.max_steps),
-        max_observation_chars=min(rollout.max_observation_chars, prepared.env.max_observation_chars),
-    )
-
-
-def _rules(prepared: Prepared) -> RolloutRules:
-    rollout = prepared.config.rollout
-    quorum = Quorum(rollout.quorum) if rollout.quorum < 1 else None
-    return RolloutRules(concurrency=rollout.slots, retries=rollout.retries, quorum=quorum)

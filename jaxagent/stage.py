@@ -19,7 +19,11 @@ from jaxagent.types import Credited, Group, Metrics, Sample, Sampling, Task, Tra
 
 @dataclass(frozen=True)
 class Plan:
-    """Ask for `n` rollouts of one task. `paired` runs the same seeds once more under another prompt."""
+    """Ask for `n` rollouts of one task.
+
+    Two plans of a task under different labels are paired: rollout i of both draws from the same random stream, e.g.
+    with and without a skill in the prompt.
+    """
 
     task: Task
     n: int
@@ -44,6 +48,10 @@ class Source(Protocol):
         ...
 
     def restore(self, state: Mapping[str, Any]) -> None: ...
+
+    def close(self) -> None:
+        """End threads and connections, if there are any. The run calls it when it ends, however it ends."""
+        ...
 
 
 Reward = Callable[[Trajectory], float]

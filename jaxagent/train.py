@@ -52,7 +52,7 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
     credited = credit(stage, groups)
     run.show(credited)
     clock.lap("credit")
-    taught_credit = taught(credited, stage.teacher, learner, run.renderer)
+    taught_credit, teaching = taught(credited, stage.teacher, learner, run.renderer)
     clock.lap("teacher")
     metrics = learner.update(stage.samples(taught_credit), seed=(run.seed, run.stage_index, iteration))
     clock.lap("update")
@@ -64,7 +64,7 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
     observed = stage.source.observe(groups)
     measured = {**group_metrics(groups), **credit_metrics(credited)} if stage.credit else {}
     clock.lap(PYTHON)
-    return {**collected.metrics, **measured, **metrics, **observed, **clock.take(stage.name)}
+    return {**collected.metrics, **measured, **teaching, **metrics, **observed, **clock.take(stage.name)}
 
 
 def collect(stage: Stage, run: Runtime, iteration: int) -> Collected:

@@ -53,6 +53,8 @@ class AuxBackend(Protocol):
 
     async def __call__(self, request: AuxRequest) -> str: ...
 
+    def close(self) -> None: ...
+
 
 @dataclass(frozen=True)
 class AuxLimits:
@@ -92,6 +94,10 @@ class AuxLM:
     def metrics(self) -> Metrics:
         """Counts since the start, by role: calls, cached, retries, failures."""
         return {f"auxlm/{name}": float(count) for name, count in sorted(self.counts.items())}
+
+    def close(self) -> None:
+        """End the back end."""
+        self.backend.close()
 
     async def _attempts(self, role: Role[Record], payload: Payload) -> Record | None:
         chat = messages(role, payload)
@@ -154,3 +160,6 @@ class ScriptedBackend:
                 f"no script for role {request.role!r}; known: {', '.join(self.script)}", retry=False
             )
         return self.script[request.role](request)
+
+    def close(self) -> None:
+        """Nothing is held."""

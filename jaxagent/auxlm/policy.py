@@ -43,6 +43,9 @@ class PolicyBackend:
             raise AuxError(f"the policy's context is full ({len(ids_T)} tokens asked)", retry=False)
         return self.renderer.parse(completion.ids_T).content
 
+    def close(self) -> None:
+        """The policy is not ours to end."""
+
     def _sampling(self) -> Sampling:
         if self.sampling.stop_ids:
             return self.sampling

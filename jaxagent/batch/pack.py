@@ -122,9 +122,7 @@ def _check_sizes(samples: Sequence[Sample], columns: Sequence[np.ndarray], lengt
             )
 
 
-def _streams(
-    samples: Sequence[Sample], terms: Mapping[str, Term], weights: Mapping[str, tuple]
-) -> list[str]:
+def _streams(samples: Sequence[Sample], terms: Mapping[str, Term], weights: Mapping[str, tuple]) -> list[str]:
     """Log-prob streams of the batch: those of every sample, and those that a term reads.
 
     A sample may lack what a term reads (no teacher for this task yet) only where the term gives it no weight.

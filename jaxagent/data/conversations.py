@@ -4,6 +4,9 @@ In: messages. Out: a Trajectory in one segment whose steps are the assistant's m
 A file is JSON Lines, one conversation a line:
 
     {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}], "tools": []}
+
+An assistant's message may say how the environment took it: `"exec_status": "runtime_error"` (types.ExecStatus; "ok"
+where it is not said), and may hold `tool_calls` as {"name", "arguments"} or as OpenAI's {"function": {…}}.
 """
 
 from __future__ import annotations
@@ -34,9 +37,17 @@ from jaxagent.types import (
 
 
 def conversation(
-    messages: Sequence[Message], renderer: Renderer, *, task: Task, tools: Sequence[Any] = ()
+    messages: Sequence[Message],
+    renderer: Renderer,
+    *,
+    task: Task,
+    tools: Sequence[Any] = (),
+    statuses: Sequence[ExecStatus] = (),
 ) -> Trajectory:
-    """The trajectory of a finished conversation. Raises DataError if the assistant says nothing in it."""
+    """The trajectory of a finished conversation. Raises DataError if the assistant says nothing in it.
+
+    statuses: one for each message of the assistant; OK for all if none are given.
+    """
     ids_T, mask_T = renderer.whole(messages, tools)
     step_T = number_turns(mask_T)
     spoken = [message for message in messages if message.role == "assistant"]
@@ -45,6 +56,7 @@ def conversation(
             f"conversation {task.task_id!r}: {len(spoken)} assistant messages, {step_T.max(initial=-1) + 1} of them "
             "with tokens to learn; every conversation needs at least one and none may be empty"
         )
+    turns = enumerate(zip(spoken, statuses or [ExecStatus.OK] * len(spoken), strict=True))
     first = next(i for i, message in enumerate(messages) if message.role == "assistant")
     return Trajectory(
         traj_id=task.task_id,
@@ -52,7 +64,7 @@ def conversation(
         rollout=0,
         status=Status.DONE,
         prompt=Prompt(tuple(messages[:first]), tuple(tools)),
-        steps=tuple(_step(k, message, ids_T[step_T == k]) for k, message in enumerate(spoken)),
+        steps=tuple(_step(k, message, ids_T[step_T == k], status) for k, (message, status) in turns),
         segments=(Segment(ids_T, mask_T, step_T, {"behaviour": np.zeros(len(ids_T), np.float32)}),),
     )
 
@@ -71,18 +83,21 @@ def read_conversations(path: Path, renderer: Renderer) -> list[Trajectory]:
     if not path.is_file():
         raise DataError(f"{path}: no such file of conversations (JSON Lines, one conversation a line)")
     found = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
         if not line.strip():
             continue
         try:
             entry = json.loads(line)
             messages = [_message(item) for item in entry["messages"]]
+            statuses = [_status(item) for item in entry["messages"] if item["role"] == "assistant"]
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"{path}:{number}: not a conversation ({type(error).__name__}: {error})"
             ) from None
         task = Task(task_id=f"{path.stem}:{number}", env="conversations", split="train")
-        found.append(conversation(messages, renderer, task=task, tools=entry.get("tools", ())))
+        found.append(
+            conversation(messages, renderer, task=task, tools=entry.get("tools") or (), statuses=statuses)
+        )
     if not found:
         raise DataError(f"{path} holds no conversation")
     return found
@@ -91,11 +106,27 @@ def read_conversations(path: Path, renderer: Renderer) -> list[Trajectory]:
 def _message(item: Any) -> Message:
     if item["role"] not in ("system", "user", "assistant", "tool"):
         raise ValueError(f"unknown role {item['role']!r}")
-    calls = tuple(ToolCall(call["name"], call["arguments"]) for call in item.get("tool_calls", ()))
-    return Message(item["role"], item["content"], thinking=item.get("thinking"), tool_calls=calls)
+    calls = tuple(_call(call.get("function", call)) for call in item.get("tool_calls") or ())
+    content = item["content"]
+    if content is None and calls:
+        content = ""
+    if not isinstance(content, str):
+        raise ValueError(f"content is {type(content).__name__}, expected text")
+    return Message(item["role"], content, thinking=item.get("thinking"), tool_calls=calls)
 
 
-def _step(k: int, message: Message, ids: np.ndarray) -> Step:
+def _call(call: Any) -> ToolCall:
+    arguments = json.loads(call["arguments"]) if isinstance(call["arguments"], str) else call["arguments"]
+    if not isinstance(arguments, dict):
+        raise ValueError(f"arguments of {call['name']!r} are {type(arguments).__name__}, expected an object")
+    return ToolCall(call["name"], arguments)
+
+
+def _status(item: Any) -> ExecStatus:
+    return ExecStatus(item.get("exec_status", "ok"))
+
+
+def _step(k: int, message: Message, ids: np.ndarray, status: ExecStatus) -> Step:
     return Step(
         k=k,
         observation_before="",
@@ -105,6 +136,6 @@ def _step(k: int, message: Message, ids: np.ndarray) -> Step:
         version=0,
         stop=Stop.STOP,
         action=Action(text=message.content),
-        exec_status=ExecStatus.OK,
+        exec_status=status,
         observation_after="",
     )

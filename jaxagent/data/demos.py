@@ -34,3 +34,6 @@ class DemoSource:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._epochs.restore(state)
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -101,6 +101,9 @@ class TaskSource:
     def restore(self, state: Mapping[str, Any]) -> None:
         self._epochs.restore(state)
 
+    def close(self) -> None:
+        """Nothing is held."""
+
 
 def easier(tasks: Sequence[Task], difficulty: int) -> list[Task]:
     """Tasks up to a difficulty, e.g. AppWorld's 1 and 2: level 3 hurts when trained on (LOOP)."""

@@ -1,7 +1,7 @@
 """A text game of two turns for small pre-trained models: open the right door, take the right item.
 
     You need the lamp. The lamp is behind the blue door. Doors: red, blue, green.      open blue
-    The blue door is open. You see: coin, lamp, hat.                                   take lamp
+    The blue door is open. You see: coin, lamp, hat. Take one.                         take lamp
 
 Both turns are read off the text, so nothing has to be known or searched; what is learnt is to answer with
 one command in the game's form and to copy the right word. Held-out tasks pair colours and items that never
@@ -39,7 +39,7 @@ SYSTEM = "You play a text game. Answer with one command and nothing else: open C
 EXAMPLE = (  # a whole game as chat turns; its words are in no task
     Message("user", "You need the pen. The pen is behind the pink door. Doors: grey, pink, purple."),
     Message("assistant", "open pink"),
-    Message("user", "The pink door is open. You see: pen, ball, key."),
+    Message("user", "The pink door is open. You see: pen, ball, key. Take one."),
     Message("assistant", "take pen"),
 )
 USAGE = "Unknown command. Answer with one command: open COLOR or take ITEM."
@@ -124,7 +124,8 @@ class Doors:
             return self._answer(f"The {colour} door is open. You see: nothing.")
         first, self.unlocked = not self.unlocked, True
         return self._answer(
-            f"The {colour} door is open. You see: {', '.join(self.items)}.", reward=0.5 if first else 0.0
+            f"The {colour} door is open. You see: {', '.join(self.items)}. Take one.",
+            reward=0.5 if first else 0.0,
         )
 
     def _take(self, item: str) -> StepResult:

@@ -24,23 +24,26 @@ from jaxagent.envs.worker_client import Lost, Worker
 from jaxagent.errors import ConfigError, EnvFailure
 from jaxagent.types import Action, Evaluation, StepResult, Task
 
+STEP_S = 60.0
+
 
 @dataclass(frozen=True)
 class Deadlines:
-    """Seconds each call may take. `EnvSpec.worker["step_s"]` overrides step_s for its environment.
+    """Seconds each call may take.
 
     start_s: until a new worker answers (imports included). reset_s includes the import of the environment.
+    step_s:  0 takes the environment's own `EnvSpec.worker["step_s"]`, 60 where it has none.
     """
 
     start_s: float = 60.0
     reset_s: float = 120.0
-    step_s: float = 60.0
+    step_s: float = 0.0
     evaluate_s: float = 60.0
     close_s: float = 20.0
 
     def of(self, spec: EnvSpec) -> dict[str, float]:
         """Seconds by call name."""
-        step_s = float(spec.worker.get("step_s", self.step_s))
+        step_s = self.step_s or float(spec.worker.get("step_s", STEP_S))
         return {"open": self.reset_s, "step": step_s, "evaluate": self.evaluate_s, "close": self.close_s}
 
 

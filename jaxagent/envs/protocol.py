@@ -52,6 +52,8 @@ class EnvSpec:
     metrics:   trajectories (several per task possible) -> what the benchmark measures beside eval/metrics.py.
     max_steps: the benchmark's step limit; runs may lower it.
     expert:    (task, rng, sloppiness in [0, 1]) -> a scripted policy for demonstrations; 0 never errs.
+    worker:    what an environment needs of its process: step_s (deadline of an action, seconds), memory_gb (address
+               space of a worker), envs_per_worker (open at once; 0 is no limit).
     rehearse:  like `make`, for the expert's own play in the trainer's process: trusted code, no sandbox needed.
     """
 
@@ -66,6 +68,4 @@ class EnvSpec:
     expert: Callable[[Task, Random, float], ScriptedPolicy] | None = None
     rehearse: Callable[[], Env] | None = None
     max_observation_chars: int = 16_000
-    worker: Mapping[str, float] = field(
-        default_factory=dict
-    )  # pool hints: envs_per_worker, memory_gb, step_s
+    worker: Mapping[str, float] = field(default_factory=dict)

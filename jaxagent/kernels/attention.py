@@ -153,7 +153,7 @@ def _splash(q: Array, k: Array, v: Array, segment_BT: Array, interpret: bool) ->
         use_fused_bwd_kernel=False,
     )
     splash = kernels.make_splash_mha(
-        masks.MultiHeadMask([masks.CausalMask((T + padding,) * 2)] * N),
+        masks.MultiHeadMask([masks.CausalMask((T + padding, T + padding))] * N),
         block_sizes=sizes,
         head_shards=1,
         q_seq_shards=1,

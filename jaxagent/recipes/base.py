@@ -39,7 +39,11 @@ class Materials:
 
 @dataclass(frozen=True)
 class Recipe:
-    """options: the recipe's own configuration record; stage: builds the Stage from it."""
+    """options: the recipe's own configuration record; stage: builds the Stage from it.
+
+    rolls_out: the stage learns from its own rollouts, so sampling and row shapes must fit each other.
+    """
 
     options: type[Record]
     stage: Callable[[Any, Materials], Stage]
+    rolls_out: bool = True

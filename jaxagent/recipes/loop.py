@@ -34,7 +34,6 @@ class LoopOptions(PolicyOptions):
     minibatch: int = Field(32, ge=0)
     min_advantage: float = Field(0.01, ge=0)
     learning_rate: float = Field(5e-5, gt=0)
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
     max_grad_norm: float = Field(0.1, ge=0)
     kl_stop: float = Field(20.0, ge=0)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Literal
+
 from pydantic import Field
 
 from jaxagent.config import Record
@@ -15,6 +18,7 @@ class PolicyOptions(Record):
     """An iteration rolls out `tasks` x `group_size` episodes. A recipe restates a default where its paper differs.
 
     minibatch: trajectories of an optimiser step; 0 is all of them.
+    schedule: of the learning rate, over the stage's optimiser steps, after `warmup_steps`.
     """
 
     iterations: int = Field(200, ge=1)
@@ -24,6 +28,8 @@ class PolicyOptions(Record):
     epochs: int = Field(1, ge=1)
     minibatch: int = Field(0, ge=0)
     learning_rate: float = Field(1e-6, gt=0)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: int = Field(0, ge=0)
     weight_decay: float = Field(0.01, ge=0)
     max_grad_norm: float = Field(1.0, ge=0)
 
@@ -38,8 +44,13 @@ def task_source(options: PolicyOptions, materials: Materials) -> TaskSource:
 
 
 def policy_update(options: PolicyOptions, *, kl_stop: float = 0.0) -> Update:
+    rollouts = options.tasks * options.group_size
     return Update(
         learning_rate=options.learning_rate,
+        schedule=options.schedule,
+        warmup_steps=options.warmup_steps,
+        # Dropped and filtered rollouts make fewer steps than this: a decay then ends a little above zero.
+        steps_per_iteration=options.epochs * math.ceil(rollouts / (options.minibatch or rollouts)),
         epochs=options.epochs,
         minibatch=options.minibatch,
         weight_decay=options.weight_decay,

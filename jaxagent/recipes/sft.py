@@ -28,7 +28,7 @@ from jaxagent.errors import DataError
 from jaxagent.learn.terms import cross_entropy
 from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.stage import Stage, Term, Update
-from jaxagent.types import Group, Task
+from jaxagent.types import ExecStatus, Group, Task
 
 
 class SftOptions(Record):
@@ -36,6 +36,8 @@ class SftOptions(Record):
 
     demonstrations: expert episodes to play, tasks taken from the start of the training split, round and round.
     file: JSON Lines of conversations instead of expert play (data/conversations.py).
+    mask_errors: failed steps stay in the context and get weight 0; a file must say which failed (`exec_status`).
+    adam_learning_rate: with muon, the rate of what is not a matrix.
     """
 
     iterations: int = Field(300, ge=1)
@@ -55,11 +57,13 @@ class SftOptions(Record):
     max_grad_norm: float = Field(1.0, ge=0)
 
     @model_validator(mode="after")
-    def _one_source(self) -> SftOptions:
+    def _fits(self) -> SftOptions:
         if self.file and (self.sloppiness or self.drills):
             raise ValueError(
                 "sloppiness and drills belong to expert demonstrations; drop them or drop `file`"
             )
+        if self.adam_learning_rate is not None and self.optimizer != "muon":
+            raise ValueError("adam_learning_rate goes with optimizer muon; adamw has learning_rate alone")
         return self
 
 
@@ -93,6 +97,11 @@ def stage(options: SftOptions, materials: Materials) -> Stage:
 def _groups(options: SftOptions, materials: Materials) -> Sequence[Group]:
     if options.file:
         found = read_conversations(Path(options.file), materials.renderer)
+        if options.mask_errors and all(step.exec_status is ExecStatus.OK for t in found for step in t.steps):
+            raise DataError(
+                f"mask_errors, but no message of {options.file} has failed: give the failed ones an exec_status "
+                '(e.g. "runtime_error"), or drop mask_errors'
+            )
         return [Group(trajectory.task, (trajectory,)) for trajectory in found]
     tasks = [materials.tasks[i % len(materials.tasks)] for i in range(options.demonstrations)]
     shown = materials.demonstrate(tasks, options.sloppiness)
@@ -117,4 +126,4 @@ def _drill_group(index: int, materials: Materials) -> Group:
     return Group(task, (conversation(messages, materials.renderer, task=task),))
 
 
-RECIPE = Recipe(SftOptions, stage)
+RECIPE = Recipe(SftOptions, stage, rolls_out=False)

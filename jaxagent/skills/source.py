@@ -105,6 +105,10 @@ class SkillSource:
             for key, picked in state["picks"].items()
         }
 
+    def close(self) -> None:
+        self.pool.close()
+        self.inner.close()
+
     def _pick(self, key: str) -> Skill | None:
         """One skill a task and iteration, whoever asks first."""
         if key not in self._picks:

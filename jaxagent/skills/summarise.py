@@ -146,7 +146,7 @@ class Pending:
 
 
 class SummariserPool:
-    """Owns a thread with an event loop on which the auxiliary model is asked.
+    """Owns a thread with an event loop on which the auxiliary model is asked, and the auxiliary model.
 
     patience_s: how long `collect` waits for what is still running. None waits for everything, so that a run
                 with a deterministic auxiliary model is deterministic; AuxLM's timeout bounds the wait. With
@@ -212,6 +212,7 @@ class SummariserPool:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        self.aux.close()
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:

@@ -23,8 +23,8 @@ def start(folder):
     command = [sys.executable, str(ROOT / "launch" / "tpu_run.py"), str(RUNS / "world_loop.yaml")]
     command += [*small_overrides("world_loop", folder), *EVERY]
     environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
-    log = (folder.parent / f"{folder.name}.log").open("a")
-    return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    with (folder.parent / f"{folder.name}.log").open("a") as log:
+        return subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
 
 def wait_for_lines(folder, lines, process):

@@ -272,3 +272,10 @@ def test_a_factory_that_cannot_be_pickled_is_a_config_error():
 def test_at_least_one_worker():
     with pytest.raises(ConfigError, match="workers=0"):
         EnvPool(0)
+
+
+def test_a_runs_deadline_comes_before_the_environments_own():
+    hinted = dataclasses.replace(SPEC, worker={"step_s": 5})
+    assert Deadlines().of(SPEC)["step"] == 60.0
+    assert Deadlines().of(hinted)["step"] == 5.0
+    assert Deadlines(step_s=2.0).of(hinted)["step"] == 2.0

@@ -31,7 +31,8 @@ def group(passed, task_id="a"):
     """One rollout for each number of passed tests, of 4."""
     task = make_task(task_id)
     rollouts = [
-        make_trajectory(task=task, rollout=i, steps=STEPS, success=n == 4, tests=(n, 4)) for i, n in enumerate(passed)
+        make_trajectory(task=task, rollout=i, steps=STEPS, success=n == 4, tests=(n, 4))
+        for i, n in enumerate(passed)
     ]
     return Group(task, tuple(rollouts))
 
@@ -49,12 +50,19 @@ EXPECTED = {
     ("loop", "min_advantage", 0.0): [[2 / 3] * 3, [0] * 3, [-2 / 3] * 3, [0] * 3],
     ("loop", "min_advantage", 0.01): [[2 / 3] * 3, [-2 / 3] * 3],
     ("gvpo", "b", 0.2): [[0.5, 0, 0.5], [0, -0.2, 0], [-0.5, -0.6, -0.5], [0, -0.2, 0]],
-    ("gvpo", "base", "leave_one_out"): [[2 / 3, 0, 2 / 3], [0, -0.2, 0], [-2 / 3, -0.8, -2 / 3], [0, -0.2, 0]],
+    ("gvpo", "base", "leave_one_out"): [
+        [2 / 3, 0, 2 / 3],
+        [0, -0.2, 0],
+        [-2 / 3, -0.8, -2 / 3],
+        [0, -0.2, 0],
+    ],
     ("skill_sd", "lambda_", 0.01): [[x] * 3 for x in np.array([0.5, 0, -0.5, 0]) / np.sqrt(0.5 / 3)],
 }
 
 
-@pytest.mark.parametrize(("case", "advantages"), EXPECTED.items(), ids=lambda value: "-".join(map(str, value))[:24])
+@pytest.mark.parametrize(
+    ("case", "advantages"), EXPECTED.items(), ids=lambda value: "-".join(map(str, value))[:24]
+)
 def test_advantages_of_a_group(case, advantages):
     recipe, option, value = case
     credited, packed = run_host_half(recipe, [group([4, 2, 0, 2])], **{option: value})
@@ -108,3 +116,30 @@ def test_streams_that_are_scored_before_credit(recipe, options, needs):
     stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse(options), materials())
     assert stage.needs == needs
     assert stage.keeps_reference == ("reference" in needs or options.get("teacher") == "frozen")
+
+
+@pytest.mark.parametrize("recipe", sorted(set(RECIPES) - {"sft"}))
+def test_every_option_of_the_optimiser_reaches_the_update(recipe):
+    options = {
+        "tasks": 4,
+        "group_size": 4,
+        "epochs": 3,
+        "minibatch": 6,
+        "learning_rate": 0.25,
+        "schedule": "linear",
+        "warmup_steps": 7,
+        "weight_decay": 0.5,
+        "max_grad_norm": 2.0,
+    }
+    update = RECIPES[recipe].stage(RECIPES[recipe].options.parse(options), materials()).update
+    for name in (
+        "epochs",
+        "minibatch",
+        "learning_rate",
+        "schedule",
+        "warmup_steps",
+        "weight_decay",
+        "max_grad_norm",
+    ):
+        assert getattr(update, name) == options[name], name
+    assert update.steps_per_iteration == 9  # 16 rollouts in minibatches of 6 are 3 steps an epoch

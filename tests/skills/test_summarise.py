@@ -146,6 +146,9 @@ class Slow:
         await asyncio.sleep(0.3)
         return script_summary(request)
 
+    def close(self):
+        self.closed = True
+
 
 def test_late_summaries_become_visible_later():
     pool = SummariserPool(AuxLM(Slow()), patience_s=0.0)
@@ -188,9 +191,23 @@ class OneTask:
     def restore(self, state):
         self.seen = state["seen"]
 
+    def close(self):
+        self.closed = True
+
 
 def source(pool, **rules):
     return SkillSource(OneTask(), SkillBank(), pool, SkillRules(**rules))
+
+
+def test_closing_a_source_ends_everything_it_holds():
+    slow = Slow()
+    skills = source(SummariserPool(AuxLM(slow), patience_s=0.0))
+    skills.pool.submit("a", summary_payload(SOLVED))
+    thread = skills.pool._thread
+    skills.close()
+    assert skills.inner.closed
+    assert slow.closed
+    assert not thread.is_alive()
 
 
 def test_skills_teach_from_the_next_iteration_on(pool):

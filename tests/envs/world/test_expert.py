@@ -25,10 +25,12 @@ def test_sloppiness_sets_the_success_rate():
 
 def test_every_kind_is_sometimes_solved_and_sometimes_failed():
     found: dict[str, Counter] = {}
-    for seed, task in enumerate(tasks("easy", "train")[:450]):
+    for seed, task in enumerate(tasks("easy", "train")[:600]):
         found.setdefault(task.type, Counter())[play(task, 0.75, seed)[0].success] += 1
-    for kind, counts in found.items():
-        assert 0.2 < counts[True] / sum(counts.values()) < 0.65, (kind, counts)
+    rate = {kind: counts[True] / sum(counts.values()) for kind, counts in found.items()}
+    assert all(0.02 < value < 0.85 for value in rate.values()), rate
+    # Weak and strong kinds: half of them mostly wrong, half mostly right.
+    assert sorted(rate.values())[2] < 0.4 < 0.6 < sorted(rate.values())[-3], rate
 
 
 def test_the_same_seed_makes_the_same_mistakes():

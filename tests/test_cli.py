@@ -1,0 +1,38 @@
+"""The command: what a run file and overrides on the command line mean, and which code a fault gives."""
+
+import pytest
+
+from jaxagent import provenance
+from jaxagent.cli import main
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["check", "env.name=wrld"], "did you mean 'world'?"),  # overrides alone are the quickstart's
+        (["check", "seed=-1"], "greater than or equal to 0"),
+        (["check", "missing.yaml"], "no such run file"),
+        (["train", "stages.0.recipe=lop"], "did you mean 'loop'?"),
+        (["report", "nowhere"], "holds no metrics.jsonl"),
+        (["export", "nowhere", "out"], "is no run folder"),
+    ],
+)
+def test_bad_input_is_one_message_and_code_2(capsys, words, message):
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+
+
+def test_check_reads_everything_and_writes_nothing(capsys, tmp_path):
+    small = ["warm_start.0.options.demonstrations=2", "warm_start.1.options.demonstrations=2"]
+    assert main(["check", f"run_dir={tmp_path / 'run'}", *small]) == 0
+    assert "stages: pretrain, warm, loop" in capsys.readouterr().out
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_package_inside_another_repository_does_not_take_its_commit(tmp_path, monkeypatch):
+    provenance._git("init", "-q", str(tmp_path))
+    (tmp_path / "provenance.py").write_text("")
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "provenance.py"))
+    assert provenance.commit() == "unknown"

@@ -1,0 +1,65 @@
+"""When a run evaluates, on what, and what it still owes after a stop."""
+
+import json
+
+import pytest
+
+from jaxagent.eval.runner import EvalResult
+from jaxagent.evaluations import Due, Evaluations
+from jaxagent.prepare import prepare
+from tests.test_prepare import LOOP, SFT, read
+
+STAGES = [SFT | {"evaluate": False}, SFT | {"name": "warm"}, LOOP | {"name": "rl"}]
+
+
+@pytest.fixture
+def evaluations(tmp_path):
+    def make(**changes):
+        chosen = {"splits": ["dev", "test"], **changes}
+        return Evaluations(prepare(read(tmp_path, stages=STAGES, eval=chosen)))
+
+    return make
+
+
+def result(split="dev", mode="greedy", tgc=50.0):
+    return EvalResult(split, mode, 1, {"tgc": tgc}, records=(), dropped={}, seconds=0.0)
+
+
+def test_a_stage_is_measured_within_on_the_first_split_and_at_its_end_on_all(evaluations):
+    made = evaluations(every=2)
+    within = [made.due_after(2, number, ended=False) for number in (1, 2, 3, 4)]
+    assert within == [None, Due("rl:2", ("dev",)), None, Due("rl:4", ("dev",))]
+    assert made.due_after(2, 6, ended=True) == Due("rl", ("dev", "test"))
+    assert made.due_after(0, 6, ended=True) is None  # evaluate: false
+    assert evaluations(every=0).due_after(2, 2, ended=False) is None
+
+
+def test_what_a_stopped_run_owes_is_measured_before_it_goes_on(evaluations):
+    made = evaluations()
+    assert made.due_before(0, 0) == Due("start", ("dev", "test"))
+    assert made.due_before(0, 3) is None
+    assert made.due_before(1, 0) is None  # the stage before is not evaluated
+    assert made.due_before(2, 0) == Due("warm", ("dev", "test"))
+    assert made.due_before(3, 0) == Due("rl", ("dev", "test"))  # the run is over but for this
+    made.keep("rl", result())
+    assert made.due_before(3, 0) is None
+    assert evaluations(at_start=False).due_before(0, 0) is None
+
+
+def test_greedy_and_at_temperature_one_whatever_training_samples_at(evaluations):
+    assert [rule.temperature for rule in evaluations().modes()] == [0.0, 1.0]
+    assert [rule.temperature for rule in evaluations(sampled=False).modes()] == [0.0]
+    assert len(evaluations(limit=3).tasks("dev")) == 3
+    assert len(evaluations().tasks("dev")) == 16
+
+
+def test_before_is_the_first_full_evaluation_and_after_the_last(evaluations, tmp_path):
+    made = evaluations()
+    assert made.outcome() == {"before": {}, "after": {}, "evaluations": []}
+    for when, tgc in (("start", 10.0), ("rl:2", 90.0), ("rl", 40.0)):
+        made.keep(when, result(tgc=tgc))
+    outcome = made.outcome()
+    assert outcome["before"] == {"dev/greedy": {"tgc": 10.0}}
+    assert outcome["after"] == {"dev/greedy": {"tgc": 40.0}}
+    written = tmp_path / "run" / "evaluations" / "rl-2-dev-greedy.json"
+    assert json.loads(written.read_text())["metrics"] == {"tgc": 90.0}
