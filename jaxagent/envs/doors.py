@@ -1,12 +1,13 @@
-"""A text game of two turns for small pre-trained models: open the right door, take the right item.
+"""A text game of two turns for small pre-trained models: name the right door, then the right item.
 
-    You need the lamp. The lamp is behind the blue door. Doors: red, blue, green.      open blue
-    The blue door is open. You see: coin, lamp, hat. Take one.                         take lamp
+    You need the lamp. The lamp is behind the blue door. Doors: red, blue, green.      blue
+    The blue door is open. You see: coin, lamp, hat. Take one.                         lamp
 
 Both turns are read off the text, so nothing has to be known or searched; what is learnt is to answer with
-one command in the game's form and to copy the right word. Held-out tasks pair colours and items that never
-occur together in training. The verdict counts two tests, right door and right item: `passed / total` is the
-partial credit, and each turn's half is also its step reward.
+one word and to copy the right one. Held-out tasks pair colours and items that never occur together in training.
+The verdict counts two tests, right door and right item: `passed / total` is the partial credit, and each turn's
+half is also its step reward. Answers carry no verb: a policy that is first paid for `open blue` answers `open …`
+at the second turn too, and stops trying to take anything.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ ITEMS = ("lamp", "coin", "hat", "book", "rope", "cup", "ring", "map", "bell", "d
 CHOICES = 3  # doors on show, and items behind the right one
 SPLITS = {"train": 6, "dev": 2, "test": 2}  # items a colour is paired with, in each split
 ROOMS = {"train": 4, "dev": 1, "test": 2}  # tasks a pair, differing in the other doors and items
-SYSTEM = "You play a text game. Answer with one command and nothing else: open COLOR or take ITEM."
+SYSTEM = "You play a text game. Answer with one word and nothing else."
 EXAMPLE = (  # a whole game as chat turns; its words are in no task
     Message("user", "You need the pen. The pen is behind the pink door. Doors: grey, pink, purple."),
-    Message("assistant", "open pink"),
+    Message("assistant", "pink"),
     Message("user", "The pink door is open. You see: pen, ball, key. Take one."),
-    Message("assistant", "take pen"),
+    Message("assistant", "pen"),
 )
-USAGE = "Unknown command. Answer with one command: open COLOR or take ITEM."
-COMMAND = re.compile(r"(open|take) ([a-z]+)[.!]?", re.IGNORECASE)
+USAGE = "Answer with one word and nothing else."
+WORD = re.compile(r"([a-z]+)[.!]?", re.IGNORECASE)
 
 
 def tasks(split: str) -> list[Task]:
@@ -83,11 +84,11 @@ class Expert:
 
     def act(self, observation: str) -> str:
         opening = observation.startswith("You need")
-        verb, word = ("open", self.task.meta["colour"]) if opening else ("take", self.task.meta["item"])
+        word = str(self.task.meta["colour" if opening else "item"])
         if self.rng.random() >= self.sloppiness:
-            return f"{verb} {word}"
+            return word
         others = [other for other in (COLOURS if opening else ITEMS) if other != word]
-        return self.rng.choice((f"{verb} {self.rng.choice(others)}", f"{verb} the {word}", observation))
+        return self.rng.choice((self.rng.choice(others), f"the {word}", observation))
 
 
 def expert(task: Task, rng: random.Random, sloppiness: float) -> Expert:
@@ -111,10 +112,9 @@ class Doors:
 
     def step(self, action: Action) -> StepResult:
         self.turns += 1
-        verb, _, word = action.text.partition(" ")
-        if action.error or verb not in ("open", "take"):
+        if action.error or not WORD.fullmatch(action.text):
             return self._answer(action.error or USAGE, ExecStatus.INVALID)
-        return self._open(word) if verb == "open" else self._take(word)
+        return self._take(action.text) if self.unlocked else self._open(action.text)
 
     def _open(self, colour: str) -> StepResult:
         if colour not in self.doors:
@@ -122,14 +122,12 @@ class Doors:
         self.opened = colour
         if colour != self.colour:
             return self._answer(f"The {colour} door is open. You see: nothing.")
-        first, self.unlocked = not self.unlocked, True
-        return self._answer(
-            f"The {colour} door is open. You see: {', '.join(self.items)}. Take one.",
-            reward=0.5 if first else 0.0,
-        )
+        self.unlocked = True
+        text = f"The {colour} door is open. You see: {', '.join(self.items)}. Take one."
+        return self._answer(text, reward=0.5)
 
     def _take(self, item: str) -> StepResult:
-        if self.opened != self.colour or item not in self.items:
+        if item not in self.items:
             return self._answer(f"There is no {item} here.", ExecStatus.RUNTIME_ERROR)
         self.taken = item
         return self._answer(f"You have the {item}.", reward=0.5 if item == self.item else 0.0)
@@ -164,9 +162,9 @@ def prompt(task: Task, first: StepResult) -> Prompt:
 
 
 def parse(message: Message) -> Action:
-    """`open COLOUR` or `take ITEM` and nothing else; case and a final full stop do not matter."""
-    match = COMMAND.fullmatch(message.content.strip())
-    return Action(error=USAGE) if match is None else Action(text=f"{match[1]} {match[2]}".lower())
+    """One word and nothing else; case and a final full stop do not matter."""
+    match = WORD.fullmatch(message.content.strip())
+    return Action(error=USAGE) if match is None else Action(text=match[1].lower())
 
 
 def observe(text: str) -> Message:

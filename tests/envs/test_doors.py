@@ -67,12 +67,12 @@ def test_doing_nothing_scores_nothing(split):
 @pytest.mark.parametrize(
     ("messages", "passed", "statuses"),
     [
-        (("open blue", "take lamp"), 2, ("ok", "ok")),
-        (("open blue", "take the lamp"), 1, ("ok", "invalid")),
-        (("open blue", "open blue"), 1, ("ok", "ok")),  # the door's half is paid once
-        (("take lamp", "open blue"), 1, ("runtime_error", "ok")),
-        (("open lamp", "take lamp"), 0, ("runtime_error", "runtime_error")),
-        (("I will open blue", "open blue"), 1, ("invalid", "ok")),
+        (("blue", "lamp"), 2, ("ok", "ok")),
+        (("blue", "the lamp"), 1, ("ok", "invalid")),
+        (("blue", "blue"), 1, ("ok", "runtime_error")),  # the door's half is paid once
+        (("lamp", "blue"), 1, ("runtime_error", "ok")),
+        (("lamp", "lamp"), 0, ("runtime_error", "runtime_error")),
+        (("open blue", "blue"), 1, ("invalid", "ok")),
     ],
 )
 def test_partial_credit(messages, passed, statuses):
@@ -88,11 +88,11 @@ def test_a_wrong_door_shows_nothing_and_a_wrong_item_ends_the_game():
     env = Doors()
     shown = env.reset(task).observation
     wrong = next(colour for colour in COLOURS if colour in shown and colour != "blue")
-    assert env.step(Action(f"open {wrong}")).observation == f"The {wrong} door is open. You see: nothing."
+    assert env.step(Action(wrong)).observation == f"The {wrong} door is open. You see: nothing."
     env.reset(task)
-    seen = env.step(Action("open blue")).observation
+    seen = env.step(Action("blue")).observation
     item = next(item for item in ITEMS if item in seen and item != "lamp")
-    last = env.step(Action(f"take {item}"))
+    last = env.step(Action(item))
     assert (last.done, last.reward, env.evaluate().passed) == (True, 0.0, 1)
 
 
@@ -128,14 +128,12 @@ def test_reset_is_the_same_in_every_process_and_run():
     )
 
 
-@pytest.mark.parametrize("text", ["open blue", "Open Blue.", " open blue\n"])
-def test_parse_takes_one_command(text):
-    assert parse(Message("assistant", text)) == Action(text="open blue")
+@pytest.mark.parametrize("text", ["blue", "Blue.", " blue\n"])
+def test_parse_takes_one_word(text):
+    assert parse(Message("assistant", text)) == Action(text="blue")
 
 
-@pytest.mark.parametrize(
-    "text", ["", "blue", "open", "open blue door", "open blue\ntake lamp", "opens blue", "open 7"]
-)
+@pytest.mark.parametrize("text", ["", "open blue", "blue lamp", "blue\nlamp", "7", "blue7", "bl-ue"])
 def test_parse_answers_anything_else_with_the_usage(text):
     assert parse(Message("assistant", text)) == Action(error=USAGE)
 
@@ -164,7 +162,7 @@ def test_the_spec_travels_to_a_worker_and_opens_with_an_example():
         "user",
     ]
     assert opening[-1].content == Doors().reset(task).observation
-    assert [DOORS.parse(message).text for message in opening[2::2]] == ["open pink", "take pen"]
+    assert [DOORS.parse(message).text for message in opening[2::2]] == ["pink", "pen"]
     words = " ".join(message.content for message in opening[:-1]).split()
     assert not {*COLOURS, *ITEMS} & set(words)
 
@@ -193,10 +191,10 @@ def trajectory(task: Task, *messages: str) -> Trajectory:
 def test_metrics_are_means_over_episodes_and_steps():
     task = lamp_behind_blue()
     played = [
-        trajectory(task, "open blue", "take lamp"),
-        trajectory(task, "open blue", "hello"),
+        trajectory(task, "blue", "lamp"),
+        trajectory(task, "blue", "hello"),
         trajectory(task, "hello", "hello"),
-        trajectory(task, "hello", "open blue"),
+        trajectory(task, "hello", "blue"),
     ]
     assert DOORS.metrics(played) == {"reward": 0.5, "success": 0.25, "door": 0.75, "invalid": 0.5}
     assert DOORS.metrics([]) == {}
