@@ -63,7 +63,7 @@ def exact_float32(dtype: str, platform: str) -> None:
 
     Not for bf16, whose products are exact anyway: the attention kernel does not compile under this setting.
     """
-    if dtype == "float32" and platform != "cpu" and jax.config.jax_default_matmul_precision is None:
+    if dtype == "float32" and platform != "cpu" and jax.config.values["jax_default_matmul_precision"] is None:
         jax.config.update("jax_default_matmul_precision", "highest")
 
 

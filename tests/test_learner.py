@@ -1,5 +1,7 @@
 """From samples to optimiser steps: how many, in which order, when they stop; adapters from training to export."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
@@ -8,13 +10,16 @@ from jaxagent.batch.targets import seq_mean_token_mean, token_mean
 from jaxagent.compilations import Compilations
 from jaxagent.errors import ConfigError
 from jaxagent.export import export_adapter, export_model
+from jaxagent.learn.forward import Execution
 from jaxagent.learn.state import train_only
 from jaxagent.learn.terms import clipped_pg, cross_entropy
 from jaxagent.learner import minibatches, optimizer_spec, summary
+from jaxagent.mesh.mesh import MeshSpec, make_mesh
 from jaxagent.model.lora import add_lora
 from jaxagent.model.params import flat
 from jaxagent.model.spec import LoraSpec
 from jaxagent.model.transformer import create
+from jaxagent.policy import exact_float32
 from jaxagent.stage import Term, Update
 from jaxagent.types import Sample
 from tests.decode.engines import SPEC
@@ -72,6 +77,29 @@ def test_steps_depend_on_trajectories_only(plain, counts):
     assert metrics["update/steps"] == 6.0
     assert taken == [{2.0}, {2.0}, {1.0}] * 2  # each term's count is that of the whole minibatch
     assert metrics["ratio/max"] == 6.0
+
+
+@pytest.mark.parametrize(("rows", "axes", "expected"), [(3, {"tensor": 2}, 4), (12, {}, 16), (8, {}, 8)])
+def test_rows_are_rounded_up_to_the_mesh(plain, rows, axes, expected):
+    learner, _ = counting(plain, rows=rows)
+    learner.model = replace(learner.model, execution=Execution(make_mesh(MeshSpec(**axes))))
+    shapes = []
+    learner._update = lambda state, batches: (
+        state,
+        {"rows": shapes.append(batches[0].token_BT.shape) or 1.0},
+    )
+    learner.update(segments_of((1, 1)), seed=(0,))
+    assert shapes == [(expected, 64)]
+
+
+def test_float32_products_are_exact_off_the_cpu(monkeypatch):
+    asked = []
+    monkeypatch.setattr(jax.config, "update", lambda *setting: asked.append(setting))
+    for dtype, platform in (("float32", "cpu"), ("bfloat16", "tpu")):
+        exact_float32(dtype, platform)
+    assert asked == []
+    exact_float32("float32", "tpu")
+    assert asked == [("jax_default_matmul_precision", "highest")]
 
 
 def test_an_iteration_ends_when_the_policy_has_moved_too_far(plain):

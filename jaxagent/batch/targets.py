@@ -112,7 +112,8 @@ def _sample(index: int, item: Credited, segment: Segment, mask_T: np.ndarray, in
 
 
 def token_mean(samples: Sequence[Sample], term: str) -> Weights:
-    """sum(w loss) / sum(w) over all tokens (DAPO; supervised training)."""
+    """sum(w loss) / sum(w) over all tokens (DAPO; supervised training). Tokens of advantage 0 count; a filter that
+    drops their trajectories (credit/filters.py) keeps them from diluting the mean."""
     weights = _included(samples, term)
     return weights, float(sum(w.sum(dtype=np.float64) for w in weights))
 

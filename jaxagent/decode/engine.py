@@ -81,7 +81,8 @@ class Engine:
 
     def load(self, params: nnx.State, version: int) -> None:
         """Take new weights and drop all KV. Requests in flight go on under the new weights; their completion
-        carries the version that sampled its first token."""
+        carries the version that sampled its first token. Waits for the device call that is running: call it from
+        another thread than that of the event loop, or between episodes."""
         self._worker.load(self._graphdef, params, version)
 
     def warm_up(self) -> int:

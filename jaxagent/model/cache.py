@@ -14,7 +14,7 @@ slot.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -76,11 +76,10 @@ def cache_formats(cache: Cache, mesh: Mesh | None) -> Cache | None:
         return None
     alone = SingleDeviceSharding(jax.devices()[0])
     places = jax.tree.map(lambda leaf: alone if mesh is None else sharding(AXES, leaf.shape, mesh), cache)
-    return (
-        places
-        if layout is None
-        else Cache(tuple(Format(layout, place) for place in places.keys), places.values)
-    )
+    if layout is None:
+        return places
+    keys: Any = tuple(Format(layout, place) for place in places.keys)
+    return places._replace(keys=keys)
 
 
 def keys_layout(platform: str) -> Layout | None:
