@@ -1,7 +1,7 @@
 """The `jaxagent` command: words in, an exit code out. What the commands do lives in run.py and the packages below.
 
 Exit codes: 0 done, 2 bad input (one message, before any device starts), 3 training diverged, 75 preempted (saved;
-start the same command again to go on).
+start the same command again to go on), 130 interrupted from the keyboard.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from jaxagent.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
+EXIT_INTERRUPTED = 130  # what shells call the end by SIGINT
 QUICKSTART = ROOT / "configs" / "runs" / "quickstart.yaml"
 
 
@@ -32,6 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DivergenceError as error:
         print(f"stopped: {error}", file=sys.stderr)
         return 3
+    except KeyboardInterrupt:
+        print("interrupted; a run goes on from its newest checkpoint at the same command", file=sys.stderr)
+        return EXIT_INTERRUPTED
 
 
 def _train(parsed: argparse.Namespace) -> int:

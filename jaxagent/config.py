@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from jaxagent.errors import ConfigError
+from jaxagent.yaml_files import dump_yaml, parse_yaml, read_yaml
 
 R = TypeVar("R", bound="Record")  # `Self` would break the tests: beartype refuses it on single methods
 
@@ -23,14 +24,21 @@ R = TypeVar("R", bound="Record")  # `Self` would break the tests: beartype refus
 class Record(BaseModel):
     """A frozen configuration record that refuses unknown keys. Build it with `parse`, which raises ConfigError."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @classmethod
     def parse(cls: type[R], values: Mapping[str, Any], where: str = "") -> R:
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            raise ConfigError("\n".join(_explain(cls, item, where) for item in error.errors())) from None
+            raise ConfigError("\n".join(_explain(cls, item, where) for item in _causes(error))) from None
+
+
+def _causes(error: ValidationError) -> list[Any]:
+    """Its items, without those that follow from others: a tuple whose only item is wrong counts as empty too."""
+    items = error.errors()
+    deep = {item["loc"][:-1] for item in items} | {item["loc"][:-2] for item in items}
+    return [item for item in items if item["type"] != "too_short" or item["loc"] not in deep]
 
 
 def _explain(record: type[BaseModel], item: Any, where: str) -> str:
@@ -111,9 +119,15 @@ class MeshConfig(Record):
     """Devices per axis; -1 takes what is left. `data` spans slices, `fsdp` shards parameters and rows."""
 
     data: int = Field(default=1, ge=1)
-    fsdp: int = -1
+    fsdp: int = Field(default=-1, ge=-1)
     tensor: int = Field(default=1, ge=1)
     context: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _fits(self) -> MeshConfig:
+        if self.fsdp == 0:
+            raise ValueError("fsdp=0: give the number of devices, or -1 for what the other axes leave")
+        return self
 
 
 class RolloutConfig(Record):
@@ -133,7 +147,7 @@ class RolloutConfig(Record):
     query_buckets: tuple[int, ...] = (32, 128)
     prefill_rows: int = Field(default=8, ge=1)
     tokens_per_call: int = Field(default=16, ge=1)
-    temperature: float = Field(default=1.0, ge=0)
+    temperature: float = Field(default=1.0, ge=0, le=10_000)
     top_k: int = Field(default=0, ge=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
     max_observation_chars: int = Field(default=16_000, ge=16)
@@ -246,7 +260,7 @@ def read_run(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def write_run(config: RunConfig, path: Path) -> None:
-    path.write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+    path.write_text(dump_yaml(config.model_dump(mode="json")))
 
 
 def _read_yaml(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
@@ -254,14 +268,14 @@ def _read_yaml(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if path in seen:
         raise ConfigError(f"{path}: `extends` goes round in a circle through {seen[-1]}; remove one of them")
     try:
-        values = yaml.safe_load(path.read_text())
+        values = read_yaml(path)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such run file; see configs/runs for those that ship") from None
-    except (yaml.YAMLError, UnicodeDecodeError, IsADirectoryError) as error:
-        raise ConfigError(f"{path}: not a readable YAML file: {error}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected a mapping of keys to values, got {type(values).__name__}")
     parent = values.pop("extends", None)
+    if parent is not None and not isinstance(parent, str):
+        raise ConfigError(f"{path}: extends={parent!r}: expected the name of one run file")
     return _merge(_read_yaml(path.parent / parent, (*seen, path)), values) if parent else values
 
 
@@ -282,7 +296,7 @@ def _set(values: dict[str, Any], override: str) -> None:
             f"override {override!r}: expected key=value, for example seed=3 or rollout.max_steps=8"
         )
     try:
-        value = yaml.safe_load(text)
+        value = parse_yaml(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"override {override!r}: the value is not YAML: {error}") from None
     *parents, last = path.split(".")
@@ -300,7 +314,7 @@ def _set(values: dict[str, Any], override: str) -> None:
 
 def _child(node: Any, part: str, override: str) -> Any:
     if isinstance(node, list):
-        if not part.isdigit() or int(part) >= len(node):
+        if not (part.isascii() and part.isdigit()) or int(part) >= len(node):
             raise ConfigError(f"override {override!r}: {part!r} is not an index below {len(node)}")
         return node[int(part)]
     if not isinstance(node, dict):

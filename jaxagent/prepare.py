@@ -22,7 +22,7 @@ from jaxagent.data.tasks import easier
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.table import find_env
 from jaxagent.errors import ConfigError
-from jaxagent.model.hf import check_tokenizer, read_spec
+from jaxagent.model.hf import check_tokenizer, check_weights, read_spec
 from jaxagent.model.spec import LoraSpec, ModelSpec
 from jaxagent.recipes.base import Recipe
 from jaxagent.recipes.table import find_recipe
@@ -32,6 +32,7 @@ from jaxagent.types import Sampling, Task
 MODELS = Path(__file__).parents[1] / "configs" / "models"
 TRACKER_MODULES = {"tensorboard": "tensorboardX", "wandb": "wandb"}
 TRAINED = "tokenizer"  # folder of the tokenizer trained by a run, inside its run folder
+PROMPTS = 8  # tasks whose prompt is measured
 TEXT_EPISODES = 400  # expert episodes that a tokenizer is trained on
 
 
@@ -119,7 +120,28 @@ def prepare(config: RunConfig) -> Prepared:
     prepared = Prepared(config, env, tasks, renderer, model, lora, entries)
     if not prepared.train_tasks:
         raise ConfigError(f"env.train_split={config.env.train_split!r} holds no tasks; choose another split")
+    if config.eval.splits or any(entry.recipe.rolls_out for entry in entries):
+        _check_prompts(prepared)
     return prepared
+
+
+def _check_prompts(prepared: Prepared) -> None:
+    """A prompt that fills the context ends every episode before its first token, in a run that looks well."""
+    env, tasks, context = prepared.env, prepared.train_tasks, prepared.config.rollout.context
+    if env.expert is None:
+        return  # nothing says that the environment may be opened in this process
+    lengths = []
+    for task in tasks[:: -(-len(tasks) // PROMPTS)]:
+        opened = (env.rehearse or env.make)()
+        try:
+            lengths.append(len(prepared.renderer.open(env.prompt(task, opened.reset(task)))))
+        finally:
+            opened.close()
+    if min(lengths) >= context:
+        raise ConfigError(
+            f"rollout.context={context} leaves no room to answer: the prompts of environment {env.name!r} have "
+            f"{min(lengths)} to {max(lengths)} tokens; raise rollout.context (and pack.length)"
+        )
 
 
 def _check_sampling(config: RunConfig) -> None:
@@ -194,7 +216,9 @@ def _model_spec(config: RunConfig) -> ModelSpec:
             raise ConfigError(
                 f"model.source={source!r} is no folder, no hf:// name and no model of configs/models ({known})"
             )
-        return read_spec(source)
+        spec = read_spec(source)
+        check_weights(source, spec)
+        return spec
     named = MODELS / f"{source}.yaml"
     return ModelSpec.from_file(named if named.is_file() else source)
 

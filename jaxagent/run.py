@@ -20,6 +20,7 @@ from jaxagent.chat.tokenizer import HUB_PREFIX
 from jaxagent.clock import Clock
 from jaxagent.config import MeshConfig, RunConfig, read_run, write_run
 from jaxagent.errors import ConfigError, DataError
+from jaxagent.folder_lock import LOCK, locked
 from jaxagent.preemption import EXIT_PREEMPTED, Preemption
 from jaxagent.prepare import TRAINED, Prepared, prepare
 from jaxagent.recipes.base import Materials
@@ -44,11 +45,12 @@ def run_training(config: RunConfig, *, clock: Clock | None = None) -> int:
         print(f"{folder}: this run has ended; choose another run_dir for a new one")
         write_report(folder)
         return 0
-    prepared = prepare(config)
-    clock.lap("prepare")
-    stages = build_stages(prepared)
-    clock.lap("demonstrations")
     with contextlib.ExitStack() as owned:
+        owned.enter_context(locked(folder))
+        prepared = prepare(config)
+        clock.lap("prepare")
+        stages = build_stages(prepared)
+        clock.lap("demonstrations")
         for stage in stages:
             owned.callback(stage.source.close)
         preemption = owned.enter_context(Preemption())
@@ -74,7 +76,8 @@ def _train(prepared: Prepared, stages: Sequence[Stage], preemption: Preemption, 
             _export(run.policy.graphdef, run.params, prepared, folder / EXPORT, form="merged")
         clock.lap("export")
     # The environment processes have ended, so that their CPU time counts.
-    (folder / RESULT).write_text(json.dumps(run.result(), indent=1) + "\n")
+    (folder / PARTIAL).write_text(json.dumps(run.result(), indent=1) + "\n")
+    (folder / PARTIAL).rename(folder / RESULT)  # whole or not at all: it says that the run has ended
     write_report(folder)
     return 0
 
@@ -149,7 +152,9 @@ def _check_folder(folder: Path, config: RunConfig) -> None:
                 f"{folder} holds a run with another configuration (different: {', '.join(changed)}); choose another "
                 "run_dir, or remove the folder to start over"
             )
-    elif folder.exists() and (not folder.is_dir() or any(path.name != PARTIAL for path in folder.iterdir())):
+    elif folder.exists() and (
+        not folder.is_dir() or any(path.name not in (PARTIAL, LOCK) for path in folder.iterdir())
+    ):
         raise ConfigError(f"{folder} is not empty and is no run folder; choose another run_dir")
 
 

@@ -146,7 +146,7 @@ class Runtime:
     def first_rollout(self, groups: Sequence[Group]) -> bool:
         """True once, for the first groups that this process sampled: the moment to compare decoder and trainer."""
         sampled = self._learner is not None and self._learner.stage.sampling is not None
-        first = self._unchecked and sampled and any(group.trajectories for group in groups)
+        first = self._unchecked and sampled and any(t.steps for group in groups for t in group.trajectories)
         self._unchecked = self._unchecked and not first
         return first
 

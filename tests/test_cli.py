@@ -24,6 +24,15 @@ def test_bad_input_is_one_message_and_code_2(capsys, words, message):
     assert message in error
 
 
+def test_an_interrupt_is_one_line_and_the_code_of_shells(capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jaxagent.config.read_run", interrupted)
+    assert main(["train"]) == 130
+    assert capsys.readouterr().err.startswith("interrupted; a run goes on")
+
+
 def test_check_reads_everything_and_writes_nothing(capsys, tmp_path):
     small = ["warm_start.0.options.demonstrations=2", "warm_start.1.options.demonstrations=2"]
     assert main(["check", f"run_dir={tmp_path / 'run'}", *small]) == 0

@@ -66,11 +66,47 @@ def test_every_recipe_has_a_run_file_for_the_world_and_for_its_paper():
         ({"stages": []}, "stages"),
         ({"stages": [{"recpe": "loop"}]}, "stages.0.recpe: unknown key; did you mean 'recipe'?"),
         ({"model": None}, "model"),
+        ({"mesh": {"fsdp": 0}}, "fsdp=0: give the number of devices, or -1"),
+        ({"model": {"source": "tiny", "lora": {"rank": 1, "alpha": float("inf")}}}, "a finite number"),
+        ({"rollout": SMALLEST["rollout"] | {"temperature": 1e30}}, "less than or equal to 10000"),
+        ({"extends": ["a.yaml"]}, "extends=['a.yaml']: expected the name of one run file"),
     ],
 )
 def test_what_cannot_work_is_refused_in_words(tmp_path, change, words):
     with pytest.raises(ConfigError, match=re.escape(words)):
         read_run(written(tmp_path, SMALLEST | change))
+
+
+def test_a_wrong_stage_is_one_message(tmp_path):
+    """Not a second one that says there are no stages."""
+    with pytest.raises(ConfigError) as error:
+        read_run(written(tmp_path, SMALLEST | {"stages": [{"recipe": None}]}))
+    assert str(error.value) == "stages.0.recipe=None: input should be a valid string"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("seed: 1\nmodel: {source: tiny, source: other}\n", "the key 'source' stands twice"),
+        ("a: " + "[" * 3000, "nested too deeply"),
+        ("", "expected a mapping"),
+        ("seed:\t1", "not a readable YAML file"),
+    ],
+)
+def test_a_file_that_is_no_run_file_is_refused_in_words(tmp_path, text, words):
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        read_run(tmp_path / "run.yaml")
+
+
+def test_a_number_without_a_point_is_a_number_and_quoted_text_stays_text(tmp_path):
+    """YAML 1.1 calls 1e-5 text; what is written must read back the same."""
+    override = ["stages.0.options.learning_rate=1e-5", "run_dir='1e5'"]
+    config = read_run(written(tmp_path, SMALLEST), override)
+    assert config.stages[0].options == {"learning_rate": 1e-5}
+    write_run(config, tmp_path / "config.yaml")
+    assert read_run(tmp_path / "config.yaml") == config
+    assert config.run_dir == "1e5"
 
 
 def test_a_missing_key_is_named(tmp_path):
@@ -104,6 +140,7 @@ def test_a_circle_of_extends_is_refused(tmp_path):
         ("seed.deeper=3", "seed is not a mapping"),
         ("seed.deeper.still=3", "nothing below 'deeper'"),
         ("seed=[1", "not YAML"),
+        ("stages.²=1", "not an index below 1"),
         ("rollout.max_step=3", "did you mean 'max_steps'?"),
     ],
 )

@@ -1,9 +1,13 @@
 """What is refused between the run file and the first device: combinations, names, missing packages."""
 
+import json
+
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from jaxagent.config import RunConfig
-from jaxagent.errors import ConfigError
+from jaxagent.errors import ConfigError, DataError
 from jaxagent.prepare import prepare
 from tests.test_config import SMALLEST
 
@@ -29,6 +33,7 @@ def read(tmp_path, **changes):
         ({"rollout": SMALLEST["rollout"] | {"top_p": 0.9}}, "cannot reproduce log-probs"),
         ({"rollout": SMALLEST["rollout"] | {"temperature": 0}}, "makes all rollouts of a task equal"),
         ({"model": {"source": "tiny", "train_last_layers": 9}}, "the model has 3 layers"),
+        ({"pack": {"length": 256}, "rollout": SMALLEST["rollout"] | {"context": 150}}, "150 leaves no room"),
         ({"trackers": ["wandb"]}, r"pip install 'jaxagent\[wandb\]'"),
         ({"env": {"name": "doors", "max_difficulty": 1, "train_split": "trian"}}, "no split 'trian'"),
         ({"stages": [SFT | {"options": {"adam_learning_rate": 0.1}}]}, "goes with optimizer muon"),
@@ -50,6 +55,72 @@ def test_a_stage_that_rolls_nothing_out_takes_shorter_rows_and_any_sampling_rule
 
 def test_training_tasks_go_up_to_a_difficulty_and_evaluations_do_not(tmp_path):
     world = {"name": "world", "options": {"level": "full"}}
-    prepared = prepare(read(tmp_path, env=world | {"max_difficulty": 2}, eval={"splits": ["train"]}))
+    room = {"rollout": SMALLEST["rollout"] | {"context": 2000}, "pack": {"length": 2000}}
+    prepared = prepare(read(tmp_path, env=world | {"max_difficulty": 2}, eval={"splits": ["train"]}, **room))
     assert {task.difficulty for task in prepared.train_tasks} == {1, 2}
     assert 3 in {task.difficulty for task in prepared.tasks["train"]}
+
+
+HF = {
+    "model_type": "llama",
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+    "tie_word_embeddings": True,
+}
+
+
+def test_weights_that_do_not_fit_are_refused_from_their_headers(tmp_path):
+    """Reading them takes a device; their names and shapes do not."""
+    (tmp_path / "config.json").write_text(json.dumps(HF))
+    model = {"source": str(tmp_path)}
+    with pytest.raises(DataError, match=r"holds no \*\.safetensors"):
+        prepare(read(tmp_path, model=model))
+    save_file({"model.embed_tokens.weight": np.zeros((64, 16), np.float32)}, tmp_path / "model.safetensors")
+    with pytest.raises(DataError, match=r"has shape \(64, 16\), config.json asks for \(64, 32\)"):
+        prepare(read(tmp_path, model=model))
+    (tmp_path / "model.safetensors").write_bytes(b"abc")
+    with pytest.raises(DataError, match="no readable safetensors file"):
+        prepare(read(tmp_path, model=model))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (json.dumps(HF | {"num_hidden_layers": "32"}), "model.layers='32': expected a whole number"),
+        (json.dumps(HF | {"num_attention_heads": None}), "no usable number"),
+        (json.dumps(HF | {"rope_theta": "big"}), "no usable number"),
+        (json.dumps(HF | {"rope_scaling": "x"}), "rope_scaling='x', expected an object"),
+        ("[]", "holds list"),
+        ("{", "is not JSON"),
+    ],
+)
+def test_a_damaged_config_json_is_one_message(tmp_path, text, words):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises((ConfigError, DataError), match=words):
+        prepare(read(tmp_path, model={"source": str(tmp_path)}))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("vocab: many", "model.vocab='many': expected a whole number"),
+        ("vocab: true", "model.vocab=True"),
+        ("norm_eps: .nan", "model.norm_eps=nan: expected a number"),
+        ("tied: 'no'", "expected true or false"),
+        ("rope: x", "model.rope='x'"),
+        ("rope: {theta: big}", "model.rope.theta='big': expected a number"),
+        ("rope: {theta: 0.0}", "rope.theta=0.0 must be above 0"),
+        ("a: [", "not a readable YAML file"),
+    ],
+)
+def test_a_damaged_model_file_is_one_message(tmp_path, line, words):
+    sizes = {"family": "llama", "vocab": 64, "width": 32, "layers": 1, "heads": 2, "kv_heads": 1}
+    sizes |= {"head_dim": 16, "mlp": 48}
+    key = line.split(":")[0]
+    kept = [f"{name}: {value}" for name, value in sizes.items() if name != key]
+    (tmp_path / "m.yaml").write_text("\n".join([*kept, line]))
+    with pytest.raises(ConfigError, match=words):
+        prepare(read(tmp_path, model={"source": str(tmp_path / "m.yaml")}))

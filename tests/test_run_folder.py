@@ -1,7 +1,10 @@
 """The run folder: what is written when, what is refused, what a second start does. No device is needed for that."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
@@ -11,9 +14,11 @@ from jaxagent.chat.render import Renderer
 from jaxagent.chat.tokenizer import load_tokenizer
 from jaxagent.config import RunConfig, write_run
 from jaxagent.errors import ConfigError, DataError
+from jaxagent.folder_lock import locked
 from jaxagent.prepare import prepare
 from tests.test_prepare import SFT, read
 
+ROOT = Path(__file__).parents[1]
 FILE = SFT | {"options": {"file": "missing.jsonl"}}
 
 
@@ -54,6 +59,34 @@ def test_a_moved_folder_is_the_same_run_and_another_configuration_is_not(tmp_pat
     run._check_folder(tmp_path / "elsewhere", moved)
     with pytest.raises(ConfigError, match="different: seed"):
         run._check_folder(tmp_path / "elsewhere", moved.model_copy(update={"seed": 5}))
+
+
+def test_two_processes_never_share_a_folder(tmp_path):
+    with locked(tmp_path / "run"), pytest.raises(ConfigError, match="in use by another process"):
+        run.run_training(read(tmp_path, stages=[SFT]))
+    assert not (tmp_path / "run").exists()  # nothing else was in it
+    with locked(tmp_path / "run"):
+        (tmp_path / "run" / "config.yaml").write_text("")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.yaml"]
+
+
+def test_a_lock_ends_with_its_process(tmp_path):
+    code = (
+        "import os, sys, pathlib\nfrom jaxagent.folder_lock import locked\n"
+        "with locked(pathlib.Path(sys.argv[1])): os._exit(9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], cwd=ROOT).returncode == 9
+    assert (tmp_path / "run" / ".lock").exists()
+    with locked(tmp_path / "run"):
+        pass
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_work(tmp_path):
+    (tmp_path / "file").write_text("")
+    config = read(tmp_path, stages=[SFT]).model_copy(update={"run_dir": str(tmp_path / "file" / "run")})
+    with pytest.raises(ConfigError, match="cannot be written to"):
+        run.run_training(config)
 
 
 def test_a_foreign_folder_is_left_alone(tmp_path):

@@ -120,6 +120,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
         config = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{file} is not valid JSON ({error}); fetch the file again") from error
+    if not isinstance(config, dict):
+        raise DataError(f"{file} holds {type(config).__name__}, expected an object; fetch the file again")
     template = folder / "chat_template.jinja"
     if template.exists():
         config["chat_template"] = template.read_text(encoding="utf-8")
@@ -161,13 +163,21 @@ def _convert(folder: Path) -> Backend:
 
 def _add_missing(backend: Backend, declared: Mapping[str, Any], folder: Path) -> None:
     """Added tokens that only tokenizer_config.json lists; their ids must continue the vocabulary."""
-    for number, entry in sorted(declared.items(), key=lambda item: int(item[0])):
-        content = entry["content"]
+    try:
+        added = sorted(
+            ((int(number), entry["content"], entry) for number, entry in declared.items()),
+            key=lambda item: item[0],
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{folder}/tokenizer_config.json: added_tokens_decoder is damaged ({error!r}); fetch the file again"
+        ) from error
+    for number, content, entry in added:
         if backend.token_to_id(content) is None:
             keys = ("single_word", "lstrip", "rstrip", "normalized", "special")
             flags = {key: bool(entry[key]) for key in keys if key in entry}
             backend.add_tokens([AddedToken(content, **flags)])
-        if backend.token_to_id(content) != int(number):
+        if backend.token_to_id(content) != number:
             raise DataError(
                 f"{folder}: tokenizer_config.json gives {content!r} id {number}, tokenizer.json gives "
                 f"{backend.token_to_id(content)}; the two files belong to different tokenizers"

@@ -83,7 +83,11 @@ def read_conversations(path: Path, renderer: Renderer) -> list[Trajectory]:
     if not path.is_file():
         raise DataError(f"{path}: no such file of conversations (JSON Lines, one conversation a line)")
     found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text ({error}); expected JSON Lines") from None
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:

@@ -102,9 +102,21 @@ def read_spec(path: str | Path) -> ModelSpec:
     """ModelSpec of a folder's config.json."""
     file = resolve(path) / "config.json"
     try:
-        return ModelSpec.from_hf(json.loads(file.read_text()))
-    except json.JSONDecodeError as error:
+        config = json.loads(file.read_text())
+    except ValueError as error:
         raise DataError(f"{file} is not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise DataError(f"{file} holds {type(config).__name__}, expected the object of a model's settings")
+    return ModelSpec.from_hf(config)
+
+
+def check_weights(path: str | Path, spec: ModelSpec) -> None:
+    """That the folder holds the tensors of `spec`: names, shapes and dtypes, from the files' headers alone."""
+    folder = resolve(path)
+    _, template = abstract(spec)
+    shapes = {name: tuple(leaf.shape) for name, leaf in flat(template).items()}
+    with ExitStack() as stack:
+        _check(spec, _open(folder, stack), list(pieces(spec, shapes)), folder)
 
 
 def check_tokenizer(spec: ModelSpec, size: int) -> None:
@@ -153,7 +165,10 @@ def _open(folder: Path, stack: ExitStack) -> dict[str, Any]:
     files = sorted(folder.glob("*.safetensors"))
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        named = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        try:
+            named = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"{index} has no readable weight_map ({error!r}); download it again") from error
         missing = [name for name in named if not (folder / name).is_file()]
         if missing:
             raise DataError(f"{folder} lacks {', '.join(missing)}, which its index names; download it again")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast, get_args
 
 from jaxagent.errors import ConfigError
-from jaxagent.model.spec import ARCHITECTURES, Family, ModelSpec, Rope
+from jaxagent.model.spec import ARCHITECTURES, Family, ModelSpec, Rope, check_types
 
 QK_NORM = ("qwen3", "qwen3_moe")
 
@@ -31,26 +31,31 @@ def read_config(config: Mapping[str, Any]) -> ModelSpec:
             "experts": _experts(config) if moe else 0,
             "experts_per_token": config["num_experts_per_tok"] if moe else 0,
         }
+        rope = _read_rope(config)
     except KeyError as missing:
         raise ConfigError(f"config.json of a {family} model lacks {missing}; is the file complete?") from None
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise ConfigError(f"config.json of a {family} model: a value is no usable number ({error})") from None
     bias = bool(config.get("attention_bias", False))
     eos = config.get("eos_token_id")
-    return ModelSpec(
-        family=cast(Family, family),
+    fields = {
         **sizes,
-        tied=bool(config.get("tie_word_embeddings", False)),
-        qkv_bias=family == "qwen2" or bias,
-        o_bias=family != "qwen2" and bias,
-        qk_norm=family in QK_NORM,
-        norm_eps=config.get("rms_norm_eps", 1e-6),
-        rope=_read_rope(config),
-        max_positions=config.get("max_position_embeddings", 32_768),
-        norm_topk=bool(config.get("norm_topk_prob", False)),
-        init_std=config.get("initializer_range", 0.02),
-        bos=config.get("bos_token_id"),
-        eos=tuple(eos) if isinstance(eos, list | tuple) else () if eos is None else (eos,),
-        pad=config.get("pad_token_id"),
-    )
+        "family": cast(Family, family),
+        "tied": bool(config.get("tie_word_embeddings", False)),
+        "qkv_bias": family == "qwen2" or bias,
+        "o_bias": family != "qwen2" and bias,
+        "qk_norm": family in QK_NORM,
+        "norm_eps": config.get("rms_norm_eps", 1e-6),
+        "rope": rope,
+        "max_positions": config.get("max_position_embeddings", 32_768),
+        "norm_topk": bool(config.get("norm_topk_prob", False)),
+        "init_std": config.get("initializer_range", 0.02),
+        "bos": config.get("bos_token_id"),
+        "eos": tuple(eos) if isinstance(eos, list | tuple) else () if eos is None else (eos,),
+        "pad": config.get("pad_token_id"),
+    }
+    check_types(ModelSpec, fields, "config.json: model")
+    return ModelSpec(**fields)
 
 
 def write_config(spec: ModelSpec) -> dict[str, Any]:
@@ -124,7 +129,12 @@ def _refuse(config: Mapping[str, Any], family: str) -> None:
 
 def _read_rope(config: Mapping[str, Any]) -> Rope:
     """Rotary settings from `rope_parameters` (transformers 5) or `rope_theta` + `rope_scaling` (4)."""
-    given = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
+    given: dict[str, Any] = {}
+    for key in ("rope_scaling", "rope_parameters"):
+        settings = config.get(key) or {}
+        if not isinstance(settings, Mapping):
+            raise ConfigError(f"config.json: {key}={settings!r}, expected an object of rotary settings")
+        given |= settings
     kind = given.get("rope_type", given.get("type", "default"))
     if kind not in ("default", "linear", "llama3", "yarn"):
         raise ConfigError(

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import yaml
-
 from jaxagent.errors import ConfigError
+from jaxagent.yaml_files import read_yaml
 
 Family = Literal["qwen2", "qwen3", "qwen3_moe", "llama"]
 RopeKind = Literal["default", "linear", "llama3", "yarn"]
@@ -33,6 +32,21 @@ LORA_TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
 def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
         raise ConfigError(f"{name}={value!r} is unknown; known: {', '.join(known)}")
+
+
+WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+KINDS = {"int": int, "float": (int, float), "bool": bool}
+
+
+def check_types(cls: type, fields: Mapping[str, Any], where: str) -> None:
+    """Refuse text, null or a fraction where a size stands, by name: a dataclass takes whatever comes."""
+    for field in dataclasses.fields(cls):
+        if field.name not in fields or field.type not in KINDS:
+            continue
+        value, kind = fields[field.name], str(field.type)
+        odd = isinstance(value, bool) != (kind == "bool") or value != value
+        if odd or not isinstance(value, KINDS[kind]):
+            raise ConfigError(f"{where}.{field.name}={value!r}: expected {WORDS[kind]}")
 
 
 @dataclass(frozen=True)
@@ -58,6 +72,8 @@ class Rope:
         _one_of("rope.kind", self.kind, get_args(RopeKind))
         if self.kind in ("llama3", "yarn") and self.original < 1:
             raise ConfigError(f"rope kind {self.kind!r} needs `original`, the context length of pre-training")
+        if self.theta <= 0:
+            raise ConfigError(f"rope.theta={self.theta} must be above 0")
         if self.kind != "default" and self.factor <= 0:
             raise ConfigError(f"rope.factor={self.factor} must be above 0")
 
@@ -171,7 +187,11 @@ class ModelSpec:
     def from_fields(cls, fields: Mapping[str, Any]) -> ModelSpec:
         """From plain fields, as in configs/models/*.yaml; `rope` is a nested mapping."""
         checked = dict(_known(cls, fields, "model"))
-        if isinstance(checked.get("rope"), Mapping):
+        if "rope" in checked:
+            if not isinstance(checked["rope"], Mapping):
+                raise ConfigError(
+                    f"model.rope={checked['rope']!r}: expected a mapping such as {{theta: 10000.0}}"
+                )
             checked["rope"] = Rope(**_known(Rope, checked["rope"], "model.rope"))
         if isinstance(checked.get("eos"), list):
             checked["eos"] = tuple(checked["eos"])
@@ -185,7 +205,7 @@ class ModelSpec:
             raise ConfigError(
                 f"model file {path} does not exist; expected a YAML of model fields or a config.json"
             )
-        fields = yaml.safe_load(path.read_text())
+        fields = read_yaml(path)
         if not isinstance(fields, Mapping):
             raise ConfigError(
                 f"model file {path} holds {type(fields).__name__}, expected a mapping of fields"
@@ -205,4 +225,5 @@ def _known(cls: type, fields: Mapping[str, Any], where: str) -> Mapping[str, Any
     missing = [name for name in required if name not in fields]
     if missing:
         raise ConfigError(f"{where} lacks {', '.join(missing)}")
+    check_types(cls, fields, where)
     return fields

@@ -134,6 +134,22 @@ def test_errors_name_the_file_and_what_to_do(tmp_path):
         load_tokenizer(bad)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[1]", "holds list, expected an object"),
+        ('{"added_tokens_decoder": [1]}', "added_tokens_decoder is damaged"),
+        ('{"added_tokens_decoder": {"x": {"content": "q"}}}', "added_tokens_decoder is damaged"),
+        ('{"added_tokens_decoder": {"5": {}}}', "added_tokens_decoder is damaged"),
+    ],
+)
+def test_a_damaged_tokenizer_config_is_one_message(tmp_path, text, words):
+    train_tokenizer(["some text"], 300).save(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(text)
+    with pytest.raises(DataError, match=words):
+        load_tokenizer(tmp_path)
+
+
 def test_hub_names_without_a_network(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(DataError, match="hf://nobody/nothing"):

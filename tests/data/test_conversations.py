@@ -74,6 +74,12 @@ def test_a_line_that_cannot_be_used_is_named(tmp_path, line, words):
         read_conversations(written(tmp_path, {"messages": TALK}, line), PLAIN)
 
 
+def test_a_file_that_is_no_text_is_named(tmp_path):
+    (tmp_path / "x.jsonl").write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError, match=r"x\.jsonl is not UTF-8 text"):
+        read_conversations(tmp_path / "x.jsonl", PLAIN)
+
+
 def sft(path, **options):
     materials = Materials(
         name="sft",
