@@ -16,7 +16,8 @@ STAGES = [SFT | {"evaluate": False}, SFT | {"name": "warm"}, LOOP | {"name": "rl
 def evaluations(tmp_path):
     def make(**changes):
         chosen = {"splits": ["dev", "test"], **changes}
-        return Evaluations(prepare(read(tmp_path, stages=STAGES, eval=chosen)))
+        room = {"rollout": {"max_steps": 2, "max_tokens": 8, "context": 256}, "pack": {"length": 256}}
+        return Evaluations(prepare(read(tmp_path, stages=STAGES, eval=chosen, **room)))
 
     return make
 
