@@ -17,7 +17,7 @@ import numpy as np
 from flax import nnx
 from safetensors.numpy import save_file
 
-from jaxagent.errors import ConfigError, DataError
+from jaxagent.errors import ConfigError, DataError, DivergenceError
 from jaxagent.model.hf import MODULES, pieces
 from jaxagent.model.lora import merge_lora
 from jaxagent.model.params import flat
@@ -123,6 +123,11 @@ def _tensors(spec: ModelSpec, leaves: Mapping[str, Any], dtype: np.dtype) -> Ite
         if host is None or host[0] != piece.leaf:
             host = (piece.leaf, np.asarray(leaves[piece.leaf]))
         value = host[1][piece.index]
+        if not np.isfinite(value).all():
+            raise DivergenceError(
+                f"{piece.name} holds NaN or infinite values: this model diverged and is not exported. Go back to an "
+                "earlier checkpoint, or train again with a lower learning rate"
+            )
         yield piece.name, np.ascontiguousarray((value.T if piece.transposed else value).astype(dtype))
 
 

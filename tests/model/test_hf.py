@@ -3,13 +3,14 @@ atomic."""
 
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
-from jaxagent.errors import ConfigError, DataError
+from jaxagent.errors import ConfigError, DataError, DivergenceError
 from jaxagent.export import export_adapter, export_model
 from jaxagent.mesh.mesh import MeshSpec, make_mesh
 from jaxagent.model.hf import check_tokenizer, load_hf, read_spec
@@ -166,3 +167,11 @@ def test_untrained_is_never_exported(tmp_path):
     for layer in range(2):
         name = f"model.layers.{layer}.self_attn.v_proj.weight"
         np.testing.assert_array_equal(tensors[name], params["layers"]["v"][layer].T)
+
+
+def test_a_diverged_model_is_not_exported(tmp_path):
+    graphdef, params = create(SPEC, seed=0)
+    params["final_norm"] = jax.tree.map(lambda x: x.at[3].set(jnp.nan), params["final_norm"])
+    with pytest.raises(DivergenceError, match=r"model\.norm\.weight holds NaN"):
+        export_model(tmp_path / "out", graphdef, params)
+    assert not (tmp_path / "out").exists()
