@@ -94,7 +94,7 @@ def build_stages(prepared: Prepared) -> list[Stage]:
             groups.append(Group(task, (tokens(played, prepared.env, prepared.renderer, number),)))
         return groups
 
-    return [
+    stages = [
         entry.recipe.stage(
             entry.options,
             Materials(
@@ -110,6 +110,20 @@ def build_stages(prepared: Prepared) -> list[Stage]:
         )
         for index, entry in enumerate(prepared.entries)
     ]
+    for stage in stages:
+        _check_schedule(stage)
+    return stages
+
+
+def _check_schedule(stage: Stage) -> None:
+    """A warm-up as long as its stage is refused here, not when hours later the stage begins."""
+    update, steps = stage.update, stage.iterations * stage.update.steps_per_iteration
+    if update.schedule != "constant" and steps <= update.warmup_steps:
+        raise ConfigError(
+            f"stage {stage.name}: schedule={update.schedule!r} has {steps} optimiser steps and "
+            f"warmup_steps={update.warmup_steps}, so nothing is left to decay over; lower warmup_steps, raise "
+            "iterations, or use schedule: constant"
+        )
 
 
 def export_run(run_dir: Path, out: Path, *, form: str) -> Path:

@@ -5,6 +5,8 @@ import pytest
 from jaxagent import provenance
 from jaxagent.cli import main
 
+SMALL = [f"warm_start.{index}.options.demonstrations=2" for index in (0, 1)]
+
 
 @pytest.mark.parametrize(
     ("words", "message"),
@@ -12,6 +14,10 @@ from jaxagent.cli import main
         (["check", "env.name=wrld"], "did you mean 'world'?"),  # overrides alone are the quickstart's
         (["check", "seed=-1"], "greater than or equal to 0"),
         (["check", "missing.yaml"], "no such run file"),
+        (
+            ["check", *SMALL, "stages.0.options.iterations=5"],
+            "stage loop: schedule='linear' has 5 optimiser steps",
+        ),
         (["train", "stages.0.recipe=lop"], "did you mean 'loop'?"),
         (["report", "nowhere"], "holds no metrics.jsonl"),
         (["export", "nowhere", "out"], "is no run folder"),
@@ -34,8 +40,7 @@ def test_an_interrupt_is_one_line_and_the_code_of_shells(capsys, monkeypatch):
 
 
 def test_check_reads_everything_and_writes_nothing(capsys, tmp_path):
-    small = ["warm_start.0.options.demonstrations=2", "warm_start.1.options.demonstrations=2"]
-    assert main(["check", f"run_dir={tmp_path / 'run'}", *small]) == 0
+    assert main(["check", f"run_dir={tmp_path / 'run'}", *SMALL]) == 0
     assert "stages: pretrain, warm, loop" in capsys.readouterr().out
     assert not (tmp_path / "run").exists()
 
