@@ -71,7 +71,7 @@ def export_adapter(
     model = nnx.merge(graphdef, params)
     lora: LoraSpec | None = model.lora_spec
     if lora is None:
-        raise ConfigError("this model has no adapters; use export_model")
+        raise ConfigError("this model has no adapters; export it merged (the default --form)")
     tensors = {}
     for name, leaf in flat(params).items():
         if not name.startswith("lora/"):

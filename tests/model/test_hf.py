@@ -154,7 +154,7 @@ def test_exports_replace_exports_only_and_copy_the_tokenizer(tmp_path):
     with pytest.raises(DataError, match="is no earlier export; choose another folder"):
         export_model(source, graphdef, params)
     assert (source / "notes.txt").exists()
-    with pytest.raises(ConfigError, match="no adapters; use export_model"):
+    with pytest.raises(ConfigError, match="no adapters; export it merged"):
         export_adapter(tmp_path / "b", graphdef, params, base="x")
 
 
