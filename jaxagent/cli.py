@@ -10,13 +10,9 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jaxagent.clock import Clock
 from jaxagent.errors import ConfigError, DataError, DivergenceError
-
-if TYPE_CHECKING:
-    from jaxagent.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
 EXIT_INTERRUPTED = 130  # what shells call the end by SIGINT
@@ -40,30 +36,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _train(parsed: argparse.Namespace) -> int:
     clock = Clock()
+    from jaxagent.config import read_run
     from jaxagent.run import run_training
 
-    config = _read(parsed)
+    config = read_run(*_run_file(parsed))
     clock.lap("imports")
     return run_training(config, clock=clock)
 
 
 def _check(parsed: argparse.Namespace) -> int:
+    from jaxagent.config import read_run
     from jaxagent.run import build_stages, prepare
 
-    prepared = prepare(_read(parsed))
+    path, overrides = _run_file(parsed)
+    prepared = prepare(read_run(path, overrides))
     for stage in build_stages(prepared):
         stage.source.close()
-    print(f"{parsed.run}: fits. {prepared.summary}")
+    print(f"{path}: fits. {prepared.summary}")
     return 0
 
 
-def _read(parsed: argparse.Namespace) -> RunConfig:
-    """`train key=value` without a run file means the quickstart with overrides."""
-    from jaxagent.config import read_run
-
+def _run_file(parsed: argparse.Namespace) -> tuple[Path, list[str]]:
+    """Path and overrides. `train key=value` without a run file means the quickstart with overrides."""
     if "=" in parsed.run and not Path(parsed.run).exists():
-        return read_run(QUICKSTART, [parsed.run, *parsed.overrides])
-    return read_run(parsed.run, parsed.overrides)
+        return QUICKSTART, [parsed.run, *parsed.overrides]
+    return Path(parsed.run), parsed.overrides
 
 
 def _export(parsed: argparse.Namespace) -> int:

@@ -41,7 +41,9 @@ def test_an_interrupt_is_one_line_and_the_code_of_shells(capsys, monkeypatch):
 
 def test_check_reads_everything_and_writes_nothing(capsys, tmp_path):
     assert main(["check", f"run_dir={tmp_path / 'run'}", *SMALL]) == 0
-    assert "stages: pretrain, warm, loop" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "quickstart.yaml: fits." in said
+    assert "stages: pretrain, warm, loop" in said
     assert not (tmp_path / "run").exists()
 
 
