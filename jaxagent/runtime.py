@@ -105,7 +105,8 @@ class Runtime:
                 found = self.checkpoints.restore_latest({"params": self._params})
                 assert found is not None
                 self._params = found.device_state["params"]
-            self.console.message(f"going on at stage {place.stage + 1}, iteration {place.iteration + 1}")
+            name = stages[place.stage].name if place.stage < len(stages) else "its end"
+            self.console.message(f"going on at {name}, iteration {place.iteration + 1}")
         self._sink = MetricSink(self.folder, after=self.iterations - 1, writers=self._writers())
         self.clock.lap("build")
         self.clock.take(START)

@@ -52,7 +52,8 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
     credited = credit(stage, groups)
     run.show(credited)
     clock.lap("credit")
-    taught_credit, teaching = taught(credited, stage.teacher, learner, run.renderer)
+    kept = stage.filter(credited) if stage.filter else credited  # the baseline has seen all
+    taught_credit, teaching = taught(kept, stage.teacher, learner, run.renderer)
     clock.lap("teacher")
     metrics = learner.update(stage.samples(taught_credit), seed=(run.seed, run.stage_index, iteration))
     clock.lap("update")
@@ -97,5 +98,4 @@ def credit(stage: Stage, groups: Sequence[Group]) -> list[Credited]:
             for group in groups
             for trajectory in group.trajectories
         ]
-    credited = stage.credit(groups)
-    return stage.filter(credited) if stage.filter else credited
+    return stage.credit(groups)

@@ -34,8 +34,17 @@ ENVIRONMENTS: Mapping[str, Entry] = {
 }
 
 
+# Environments that shipped run files name and this version does not have.
+PLANNED = ("appworld",)
+
+
 def find_env(name: str, options: Mapping[str, Any]) -> EnvSpec:
     """The environment of a run file's `env` section."""
+    if name in PLANNED:
+        raise ConfigError(
+            f"env.name={name!r}: this version does not have that environment yet; its run files show the published "
+            f"set-up. Here: {', '.join(sorted(ENVIRONMENTS))}"
+        )
     if name not in ENVIRONMENTS:
         near = difflib.get_close_matches(name, ENVIRONMENTS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(ENVIRONMENTS))}"

@@ -41,6 +41,7 @@ def run_host_half(recipe, groups, **options):
     """(credited, packed micro-batches) of one iteration, without a device."""
     stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse(options), materials())
     credited = credit(stage, rewarded(stage, groups))
+    credited = stage.filter(credited) if stage.filter else credited
     return credited, pack(stage.samples(credited), stage.terms, rows=4, length=32)
 
 
