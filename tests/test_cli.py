@@ -23,7 +23,8 @@ SMALL = [f"warm_start.{index}.options.demonstrations=2" for index in (0, 1)]
         (["export", "nowhere", "out"], "is no run folder"),
     ],
 )
-def test_bad_input_is_one_message_and_code_2(capsys, words, message):
+def test_bad_input_is_one_message_and_code_2(capsys, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)  # a folder in which nobody has run anything
     assert main(words) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
