@@ -16,7 +16,7 @@ SMALL = [f"warm_start.{index}.options.demonstrations=2" for index in (0, 1)]
         (["check", "missing.yaml"], "no such run file"),
         (
             ["check", *SMALL, "stages.0.options.iterations=5"],
-            "stage loop: schedule='linear' has 5 optimiser steps",
+            "stage gvpo: schedule='linear' has 5 optimiser steps",
         ),
         (["train", "stages.0.recipe=lop"], "did you mean 'loop'?"),
         (["report", "nowhere"], "holds no metrics.jsonl"),
@@ -44,7 +44,7 @@ def test_check_reads_everything_and_writes_nothing(capsys, tmp_path):
     assert main(["check", f"run_dir={tmp_path / 'run'}", *SMALL]) == 0
     said = capsys.readouterr().out
     assert "quickstart.yaml: fits." in said
-    assert "stages: pretrain, warm, loop" in said
+    assert "stages: pretrain, warm, gvpo" in said
     assert not (tmp_path / "run").exists()
 
 
