@@ -204,7 +204,10 @@ def test_what_does_not_fit_is_named(checkpointer, template, message):
         checkpointer.restore_latest(template)
 
 
-@pytest.mark.filterwarnings("ignore:coroutine 'Store._get_array_metadatas':RuntimeWarning")
+# Which of its coroutines and reads Orbax drops when a restore fails depends on timing.
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine:RuntimeWarning"
+)
 def test_damage_inside_a_file_is_an_error_that_names_the_checkpoint(checkpointer, tmp_path):
     write(checkpointer, 1)
     for path in files(tmp_path / "00000001.0" / "device"):
