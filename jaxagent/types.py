@@ -184,7 +184,11 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The environment's answer. `anchor` is the raw state text or key that step-level credit groups by."""
+    """The environment's answer. `anchor` is the raw state text or key that step-level credit groups by.
+
+    messages: how the policy sees the answer where the one message of `EnvSpec.observe` will not do (the results of
+              several tool calls, then a simulated user's next turn); `observation` is then their text.
+    """
 
     observation: str
     exec_status: ExecStatus = ExecStatus.OK
@@ -192,6 +196,7 @@ class StepResult:
     reward: float = 0.0
     anchor: str = ""
     info: Mapping[str, Any] = field(default_factory=dict)
+    messages: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

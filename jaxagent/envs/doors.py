@@ -17,6 +17,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jaxagent.envs.entry import Entry, NoOptions
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.errors import ConfigError
 from jaxagent.types import (
@@ -196,3 +197,5 @@ DOORS = EnvSpec(
     max_steps=2,
     expert=expert,
 )
+
+ENTRY = Entry(NoOptions, lambda options: DOORS)

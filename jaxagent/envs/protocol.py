@@ -33,6 +33,19 @@ class Env(Protocol):
 
 
 @runtime_checkable
+class Snapshots(Protocol):
+    """An `Env` with a cheap copy of its state; others are replayed from the start (envs/replay.py)."""
+
+    def snapshot(self) -> bytes:
+        """The state of an open episode, for `restore` in any process of the same version."""
+        ...
+
+    def restore(self, state: bytes) -> None:
+        """Go to that state. The environment has been reset with the same task before."""
+        ...
+
+
+@runtime_checkable
 class ScriptedPolicy(Protocol):
     """Plays one episode by a script; `act` gets the newest observation and answers with an assistant message's text."""
 
@@ -69,3 +82,7 @@ class EnvSpec:
     rehearse: Callable[[], Env] | None = None
     max_observation_chars: int = 16_000
     worker: Mapping[str, float] = field(default_factory=dict)
+
+    def replies(self, result: StepResult) -> tuple[Message, ...]:
+        """The messages that carry an answer of the environment."""
+        return result.messages or (self.observe(result.observation),)

@@ -1,53 +1,49 @@
-"""Environments by the name that a run file uses. Adding one: its options record, its factory, one line here."""
+"""Environments by the name that a run file uses. Adding one: a module with an `ENTRY`, one line here.
+
+Modules are imported when their environment is asked for, and import the packages that they need when the environment
+is made: a run never pays for, or fails over, an environment that it does not use.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+import importlib
+from collections.abc import Mapping
+from typing import Any
 
-from jaxagent.config import Record
-from jaxagent.envs.doors import DOORS
+from jaxagent.envs.entry import Entry
 from jaxagent.envs.protocol import EnvSpec
-from jaxagent.envs.world.spec import world_spec
 from jaxagent.errors import ConfigError
 
-
-@dataclass(frozen=True)
-class Entry:
-    options: type[Record]
-    make: Callable[[Any], EnvSpec]
-
-
-class NoOptions(Record):
-    """An environment without settings."""
-
-
-class WorldOptions(Record):
-    level: Literal["easy", "full"] = "full"
-
-
-ENVIRONMENTS: Mapping[str, Entry] = {
-    "world": Entry(WorldOptions, lambda options: world_spec(options.level)),
-    "doors": Entry(NoOptions, lambda options: DOORS),
+ENVIRONMENTS: Mapping[str, str] = {
+    "doors": "jaxagent.envs.doors",
+    "world": "jaxagent.envs.world.spec",
+    "agentdojo": "jaxagent.envs.agentdojo",
+    "alfworld": "jaxagent.envs.alfworld",
+    "appworld": "jaxagent.envs.appworld.spec",
+    "bfcl": "jaxagent.envs.bfcl",
+    "code": "jaxagent.envs.code_tests",
+    "gymnasium": "jaxagent.envs.gymnasium_text",
+    "http": "jaxagent.envs.remote",
+    "math": "jaxagent.envs.math_answers",
+    "mcp": "jaxagent.envs.mcp_tools",
+    "python": "jaxagent.envs.own_class",
+    "reasoning_gym": "jaxagent.envs.reasoning_gym",
+    "scienceworld": "jaxagent.envs.scienceworld",
+    "search_qa": "jaxagent.envs.search_qa",
+    "sokoban": "jaxagent.envs.sokoban",
+    "tau2": "jaxagent.envs.tau2",
+    "textworld": "jaxagent.envs.textworld",
+    "webshop": "jaxagent.envs.webshop.spec",
 }
-
-
-# Environments that shipped run files name and this version does not have.
-PLANNED = ("appworld",)
+"""Name -> the module whose `ENTRY` makes it."""
 
 
 def find_env(name: str, options: Mapping[str, Any]) -> EnvSpec:
-    """The environment of a run file's `env` section."""
-    if name in PLANNED:
-        raise ConfigError(
-            f"env.name={name!r}: this version does not have that environment yet; its run files show the published "
-            f"set-up. Here: {', '.join(sorted(ENVIRONMENTS))}"
-        )
+    """The environment of a run file's `env` section. Raises ConfigError for unknown names and options."""
     if name not in ENVIRONMENTS:
         near = difflib.get_close_matches(name, ENVIRONMENTS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(ENVIRONMENTS))}"
         raise ConfigError(f"env.name={name!r} is unknown; {hint}")
-    entry = ENVIRONMENTS[name]
+    entry: Entry = importlib.import_module(ENVIRONMENTS[name]).ENTRY
     return entry.make(entry.options.parse(options, "env.options"))

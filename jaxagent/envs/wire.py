@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxagent.errors import EnvFailure
-from jaxagent.types import Evaluation, ExecStatus, StepResult
+from jaxagent.types import Evaluation, ExecStatus, Message, StepResult
 
 MAX_TEXT = 16 << 20  # characters of one observation; the rollout cuts far below that
 
@@ -32,6 +32,7 @@ def encode(value: object) -> dict[str, Any]:
             "reward": value.reward,
             "anchor": value.anchor,
             "info": dict(value.info),
+            "messages": [[message.role, message.content] for message in value.messages],
         }
     elif isinstance(value, Evaluation):
         fields = {
@@ -66,6 +67,7 @@ def decode_step(fields: Mapping[str, Any]) -> StepResult:
         reward=float(reward),
         anchor=_text(_typed(fields, "anchor", str)),
         info=_typed(fields, "info", dict),
+        messages=_messages(_typed(fields, "messages", list)),
     )
 
 
@@ -83,6 +85,16 @@ def decode_evaluation(fields: Mapping[str, Any]) -> Evaluation:
         failures=tuple(_text(str(failure)) for failure in failures),
         info=_typed(fields, "info", dict),
     )
+
+
+def _messages(pairs: list[Any]) -> tuple[Message, ...]:
+    """Messages of a StepResult: user or tool, text only."""
+    for pair in pairs:
+        if pair[0] not in ("user", "tool") or not isinstance(pair[1], str):
+            raise EnvFailure(
+                "garbage", f"a message of role {pair[0]!r}; an environment speaks as user or tool"
+            )
+    return tuple(Message(role, _text(content)) for role, content in pairs)
 
 
 def _expect(fields: Mapping[str, Any], record: str) -> None:

@@ -46,7 +46,7 @@ class Played:
         messages = list(self.prompt.messages)
         for k, text in enumerate(self.texts):
             if k:
-                messages.append(spec.observe(self.results[k].observation))
+                messages += spec.replies(self.results[k])
             messages.append(Message("assistant", text))
         return messages
 
@@ -80,7 +80,7 @@ def tokens(played: Played, spec: EnvSpec, renderer: Renderer, number: int = 0) -
     steps: list[Step] = []
     for k, text in enumerate(played.texts):
         if k:
-            reply = renderer.reply(spec.observe(played.results[k].observation))
+            reply = renderer.reply(*spec.replies(played.results[k]))
             ids, owner = ids + reply, owner + [-1] * len(reply)
         sampled = renderer.sampled(text)
         ids, owner = ids + sampled, owner + [k] * len(sampled)

@@ -172,7 +172,7 @@ async def _play(episode: _Episode, opening: Sequence[int], ask: Ask) -> Status:
             return Status.LENGTH
         if result.done:
             return Status.DONE
-        if k + 1 < max_steps and not _append_reply(episode, completion, result.observation):
+        if k + 1 < max_steps and not _append_reply(episode, completion, result):
             return Status.LENGTH
         before = result
     return Status.STEP_LIMIT
@@ -187,7 +187,7 @@ async def _act(
     result = None
     if execute:
         result = await _timed(episode, episode.handle.step(action))
-        result = replace(result, observation=cap_observation(result.observation, _characters(episode)))
+        result = _capped(result, _characters(episode))
     episode.steps.append(
         Step(
             k=k,
@@ -213,11 +213,17 @@ def _characters(episode: _Episode) -> int:
     return min((limit for limit in limits if limit), default=sys.maxsize)
 
 
-def _append_reply(episode: _Episode, completion: Completion, observation: str) -> bool:
+def _capped(result: StepResult, limit: int) -> StepResult:
+    """The answer with every text the policy sees cut to the limit."""
+    messages = tuple(replace(part, content=cap_observation(part.content, limit)) for part in result.messages)
+    return replace(result, observation=cap_observation(result.observation, limit), messages=messages)
+
+
+def _append_reply(episode: _Episode, completion: Completion, result: StepResult) -> bool:
     """Append what the template and the environment say after a message; False if there is no room."""
     renderer, history = episode.renderer, episode.history
-    message = _guarded("observe", lambda: episode.spec.observe(observation))
-    tail = [*renderer.close(completion.ids_T.tolist()), *renderer.reply(message)]
+    messages = _guarded("observe", lambda: episode.spec.replies(result))
+    tail = [*renderer.close(completion.ids_T.tolist()), *renderer.reply(*messages)]
     if len(history) + len(tail) >= episode.limits.context:
         return False
     history.extend(tail)

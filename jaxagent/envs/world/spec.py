@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Literal
 
 from jaxagent.chat.tools import parse_code
+from jaxagent.config import Record
+from jaxagent.envs.entry import Entry
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.world.env import WorldEnv
 from jaxagent.envs.world.expert import scripted_policy
@@ -76,3 +79,10 @@ def world_spec(level: str = "full") -> EnvSpec:
         rehearse=partial(WorldEnv, sandbox=InlineSandbox),
         max_observation_chars=400 if easy else 16_000,
     )
+
+
+class WorldOptions(Record):
+    level: Literal["easy", "full"] = "full"
+
+
+ENTRY = Entry(WorldOptions, lambda options: world_spec(options.level))
