@@ -109,7 +109,7 @@ async def run_episode(
     key = SampleKey(key_seed, task_key(task.task_id), rollout, 0)
     handle = await pool.open(spec, task)
     try:
-        opening = _guarded("prompt", lambda: spec.prompt(task, handle.first))
+        opening = guarded("prompt", lambda: spec.prompt(task, handle.first))
         opening = opening if prompt is None else prompt(opening)
         episode = _Episode(spec, handle, renderer, limits)
         ask = _asker(generate, session, key, _with_stops(sampling, renderer))
@@ -183,11 +183,11 @@ async def _act(
 ) -> StepResult | None:
     """Parse a message, let the environment take it, record the step. None: cut by the context, not run."""
     message = episode.renderer.parse(completion.ids_T.tolist())
-    action = _guarded("parse", lambda: episode.spec.parse(message))
+    action = guarded("parse", lambda: episode.spec.parse(message))
     result = None
     if execute:
         result = await _timed(episode, episode.handle.step(action))
-        result = _capped(result, _characters(episode))
+        result = capped(result, characters(episode.spec, episode.limits))
     episode.steps.append(
         Step(
             k=k,
@@ -207,13 +207,13 @@ async def _act(
     return result
 
 
-def _characters(episode: _Episode) -> int:
+def characters(spec: EnvSpec, limits: EpisodeLimits) -> int:
     """The lower of the environment's and the run's observation limits; 0 is no limit."""
-    limits = (episode.spec.max_observation_chars, episode.limits.max_observation_chars)
-    return min((limit for limit in limits if limit), default=sys.maxsize)
+    both = (spec.max_observation_chars, limits.max_observation_chars)
+    return min((limit for limit in both if limit), default=sys.maxsize)
 
 
-def _capped(result: StepResult, limit: int) -> StepResult:
+def capped(result: StepResult, limit: int) -> StepResult:
     """The answer with every text the policy sees cut to the limit."""
     messages = tuple(replace(part, content=cap_observation(part.content, limit)) for part in result.messages)
     return replace(result, observation=cap_observation(result.observation, limit), messages=messages)
@@ -222,7 +222,7 @@ def _capped(result: StepResult, limit: int) -> StepResult:
 def _append_reply(episode: _Episode, completion: Completion, result: StepResult) -> bool:
     """Append what the template and the environment say after a message; False if there is no room."""
     renderer, history = episode.renderer, episode.history
-    messages = _guarded("observe", lambda: episode.spec.replies(result))
+    messages = guarded("observe", lambda: episode.spec.replies(result))
     tail = [*renderer.close(completion.ids_T.tolist()), *renderer.reply(*messages)]
     if len(history) + len(tail) >= episode.limits.context:
         return False
@@ -250,7 +250,7 @@ def _with_stops(sampling: Sampling, renderer: Renderer) -> Sampling:
     return sampling if sampling.stop_ids else replace(sampling, stop_ids=tuple(renderer.stop_ids))
 
 
-def _guarded(name: str, call: Callable[[], T]) -> T:
+def guarded(name: str, call: Callable[[], T]) -> T:
     """The environment's own functions run on whatever the policy wrote: their faults are the episode's."""
     try:
         return call()
