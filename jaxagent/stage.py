@@ -142,6 +142,11 @@ class Stage:
     sampling: Sampling | None = None
 
     @property
+    def rolls_out(self) -> bool:
+        """Whether the policy plays episodes; a stage of demonstrations has no sampling rule."""
+        return self.sampling is not None
+
+    @property
     def keeps_reference(self) -> bool:
         """Whether the parameters of the stage's start must be kept."""
         return "reference" in self.needs or (self.teacher is not None and self.teacher.weights == "reference")
