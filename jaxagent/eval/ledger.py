@@ -40,12 +40,15 @@ class Ledger:
         self.path = path
         self.records = read_episodes(path)
         self._seconds, self._ended = seconds, ended
-        self._before = dict(seconds())
-        self._start = time.monotonic()
+        self.begin()
         self._session = 1 + max((record["session"] for record in self.records.values()), default=0)
         path.parent.mkdir(parents=True, exist_ok=True)
         _cut_half_line(path)
         self._file = path.open("a")
+
+    def begin(self) -> None:
+        """Count this process's seconds from now on: what plays is ready."""
+        self._before, self._start = dict(self._seconds()), time.monotonic()
 
     def through(self, runner: Runner) -> Runner:
         """The same runner, which plays only what is not in the file."""
