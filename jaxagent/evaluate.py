@@ -208,7 +208,7 @@ class _Progress:
     def ended(self, trajectory: Trajectory) -> None:
         self._done, self._played = self._done + 1, self._played + 1
         self._solved += trajectory.success
-        if self._done % max(1, self._total // LINES) == 0 or self._done == self._total:
+        if self._done % -(-self._total // LINES) == 0 or self._done == self._total:
             share = self._solved / self._played
             self._console.message(f"{self._part.name}: {self._done}/{self._total}  solved {share:.0%}")
 

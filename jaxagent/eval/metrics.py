@@ -11,9 +11,10 @@ solved (`missing_fails`); `jaxagent eval` leaves it out, says so, and plays it w
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -39,6 +40,11 @@ class TaskRecord:
     turns: tuple[int, ...]
     status: tuple[str, ...]
     score: tuple[float, ...] = ()  # the benchmark's own, `Evaluation.info["score"]`; empty where it has none
+
+
+def read_record(fields: Mapping[str, Any]) -> TaskRecord:
+    """From JSON, which has lists where the record has tuples."""
+    return TaskRecord(**{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()})
 
 
 def task_records(trajectories: Sequence[Trajectory], tasks: Sequence[Task]) -> list[TaskRecord]:

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from jaxagent.eval.intervals import interval
 from jaxagent.eval.ledger import read_episodes
-from jaxagent.eval.metrics import TaskRecord, kinds, task_scores
+from jaxagent.eval.metrics import kinds, read_record, task_scores
 from jaxagent.eval.settings import read_json
 from jaxagent.report.html import picture, table, write_parts
 
@@ -160,7 +160,7 @@ def _curves(axis: Axes, evaluation: Evaluation) -> None:
 
 def _kinds(evaluation: Evaluation) -> list[tuple[str, int, float, float, float, float]]:
     """(kind, tasks, mean, low, high, completion)."""
-    records = [TaskRecord(**fields) for fields in evaluation["records"] if fields["success"]]
+    records = [read_record(fields) for fields in evaluation["records"] if fields["success"]]
     rows = []
     for name, members in kinds(records).items():
         score_P = task_scores(members)
