@@ -95,7 +95,10 @@ def make_products(
 
 
 def _product(
-    item: Mapping[str, Any], found: Mapping[str, Any], said: Sequence[Mapping[str, Any]], rated: Mapping[str, Any]
+    item: Mapping[str, Any],
+    found: Mapping[str, Any],
+    said: Sequence[Mapping[str, Any]],
+    rated: Mapping[str, Any],
 ) -> Product:
     price, tag = _price(item["asin"], item.get("pricing"))
     bullets = item["small_description"]
@@ -120,7 +123,7 @@ def _product(
 
 
 def _price(asin: str, pricing: str | None) -> tuple[float, str]:
-    """"$8.50$12.00" is a range: the price is drawn within it, by product, and is the same in every run."""
+    """ "$8.50$12.00" is a range: the price is drawn within it, by product, and is the same in every run."""
     prices = [float(re.sub(r"[^\d.]", "", part)) for part in (pricing or "").split("$")[1:]]
     if not prices:
         return NO_PRICE, f"${NO_PRICE}"
@@ -147,7 +150,9 @@ def _written(entry: Mapping[str, Any]) -> Written:
     options = entry["instruction_options"]
     values = options.values() if isinstance(options, dict) else options
     return Written(
-        str(entry["instruction"]), tuple(entry["instruction_attributes"]), tuple(str(value) for value in values)
+        str(entry["instruction"]),
+        tuple(entry["instruction_attributes"]),
+        tuple(str(value) for value in values),
     )
 
 

@@ -10,18 +10,71 @@ from random import Random
 from typing import Any
 
 KINDS = {  # type: category parts, attributes, option name -> values
-    "snack bar": ("Grocery › Food › Snacks", "gluten free,plant based,low sugar,high protein", "flavor:cocoa,berry,nut"),
-    "green tea": ("Grocery › Food › Beverages", "caffeine free,usda organic,low sugar", "flavor:mint,lemon,ginger"),
-    "shampoo": ("Beauty › Hair Care › Cleansers", "sulfate free,cruelty free,tea tree", "size:4 oz,8 oz,16 oz"),
-    "face cream": ("Beauty › Skin Care › Moisturizers", "fragrance free,cruelty free,long lasting", "size:2 oz,4 oz"),
-    "t shirt": ("Clothing › Men › Tops", "machine wash,slim fit,short sleeve", "color:red,blue,black;size:small,large"),
-    "running shoe": ("Clothing › Shoes › Athletic", "rubber sole,non slip,memory foam", "color:white,navy;size:8,9,10"),
-    "desk lamp": ("Home › Furniture › Lighting", "energy efficient,easy assemble,wall mounted", "color:silver,black,gold"),
-    "sofa table": ("Home › Furniture › Tables", "solid wood,easy clean,space saving", "color:walnut,white,gray"),
-    "phone case": ("Electronics › Phones › Accessories", "heavy duty,wireless charging,tempered glass", "color:pink,teal"),
-    "speaker": ("Electronics › Audio › Portable", "water resistant,hands free,stereo sound", "color:black,orange,lime"),
+    "snack bar": (
+        "Grocery › Food › Snacks",
+        "gluten free,plant based,low sugar,high protein",
+        "flavor:cocoa,berry,nut",
+    ),
+    "green tea": (
+        "Grocery › Food › Beverages",
+        "caffeine free,usda organic,low sugar",
+        "flavor:mint,lemon,ginger",
+    ),
+    "shampoo": (
+        "Beauty › Hair Care › Cleansers",
+        "sulfate free,cruelty free,tea tree",
+        "size:4 oz,8 oz,16 oz",
+    ),
+    "face cream": (
+        "Beauty › Skin Care › Moisturizers",
+        "fragrance free,cruelty free,long lasting",
+        "size:2 oz,4 oz",
+    ),
+    "t shirt": (
+        "Clothing › Men › Tops",
+        "machine wash,slim fit,short sleeve",
+        "color:red,blue,black;size:small,large",
+    ),
+    "running shoe": (
+        "Clothing › Shoes › Athletic",
+        "rubber sole,non slip,memory foam",
+        "color:white,navy;size:8,9,10",
+    ),
+    "desk lamp": (
+        "Home › Furniture › Lighting",
+        "energy efficient,easy assemble,wall mounted",
+        "color:silver,black,gold",
+    ),
+    "sofa table": (
+        "Home › Furniture › Tables",
+        "solid wood,easy clean,space saving",
+        "color:walnut,white,gray",
+    ),
+    "phone case": (
+        "Electronics › Phones › Accessories",
+        "heavy duty,wireless charging,tempered glass",
+        "color:pink,teal",
+    ),
+    "speaker": (
+        "Electronics › Audio › Portable",
+        "water resistant,hands free,stereo sound",
+        "color:black,orange,lime",
+    ),
 }
-BRANDS = ("Alva", "Borel", "Corin", "Dovet", "Elmar", "Fenda", "Gilto", "Hazor", "Ivern", "Juno", "Kelso", "Lumar")
+BRANDS = (
+    "Alva",
+    "Borel",
+    "Corin",
+    "Dovet",
+    "Elmar",
+    "Fenda",
+    "Gilto",
+    "Hazor",
+    "Ivern",
+    "Juno",
+    "Kelso",
+    "Lumar",
+)
 
 
 def generated(products: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -46,9 +46,17 @@ def pieces(place: Place, shop: Shop) -> list[str]:
     if place.kind == "done":
         return ["Thank you for shopping with us!"]
     if place.kind == "results":
-        return ["Back to Search", f"Page {place.page} (Total results: {len(place.found)})", *_listing(place, shop)]
+        return [
+            "Back to Search",
+            f"Page {place.page} (Total results: {len(place.found)})",
+            *_listing(place, shop),
+        ]
     product = shop.by_asin[place.asin]
-    return ["Back to Search", "< Prev", *(_item(product) if place.kind == "item" else _tab(place.kind, product))]
+    return [
+        "Back to Search",
+        "< Prev",
+        *(_item(product) if place.kind == "item" else _tab(place.kind, product)),
+    ]
 
 
 def _listing(place: Place, shop: Shop) -> list[str]:

@@ -23,13 +23,13 @@ from jaxagent.envs.webshop.titles import Nouns
 
 SAME = 85  # two texts whose ratio exceeds this say the same
 INSTALL = "pip install 'jaxagent[webshop]' (or rapidfuzz)"
-COLOURS = tuple(
-    """amber aqua apricot ash azure beige black blue blush bronze brown burgundy camel camo caramel champagne charcoal
+COLOUR_WORDS = """
+    amber aqua apricot ash azure beige black blue blush bronze brown burgundy camel camo caramel champagne charcoal
     chestnut chocolate coffee copper coral cream crystal dark denim espresso fuchsia gold granite graphite gray green
     grey heather indigo ivory khaki lavender lemon leopard light lilac lime magenta maroon mauve midnight mint mocha
     multicolor mustard natural navy nude olive orange peach pewter pink plum purple rainbow red rose royal rust sand
-    sapphire silver slate steel stone tan taupe teal turquoise violet walnut wheat white wine yellow""".split()
-)
+    sapphire silver slate steel stone tan taupe teal turquoise violet walnut wheat white wine yellow"""
+COLOURS = tuple(COLOUR_WORDS.split())
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,13 +22,13 @@ from jaxagent.errors import ConfigError
 Nouns = Callable[[str], tuple[str, ...]]
 WORD = re.compile(r"[^\W_](?:[\w.]*\w)?")
 POSSESSIVE = re.compile(r"['’]s\b", re.IGNORECASE)
-NO_NOUNS = frozenset(
-    """a about above after all an and any are as at be been before below between both but by can each for from has have
+FUNCTION_WORDS = """
+    a about above after all an and any are as at be been before below between both but by can each for from has have
     if in inside into is it its of off on only onto or other our out outside over per so than that the their them these
     they this those through to under until up upon us very via was we were when which while who will with within without
     you your not no non more most also plus added contains damaged improved listed made plated tempered upgraded
-    used""".split()
-)
+    used"""
+NO_NOUNS = frozenset(FUNCTION_WORDS.split())
 
 
 @lru_cache(maxsize=1 << 15)
