@@ -21,7 +21,7 @@ import numpy as np
 
 from jaxagent.envs.bm25 import Ranking, build_ranking, load_ranking
 from jaxagent.envs.search_qa.made_up import made_up_texts
-from jaxagent.envs.search_qa.questions import read_hotpotqa, read_lines
+from jaxagent.envs.search_qa.questions import read_hotpotqa
 from jaxagent.errors import ConfigError, DataError
 
 OFFSETS = "offsets.npy"
@@ -89,6 +89,7 @@ def prepare_index(corpus: Path, *, hotpotqa: bool, cache: str) -> str:
     try:
         _build(corpus, building, place, hotpotqa=hotpotqa)
         if not place.is_dir():  # another run may have been faster
+            building.chmod(0o755)  # mkdtemp keeps it to this user; the corpus may serve several
             os.rename(building, place)
     finally:
         shutil.rmtree(building, ignore_errors=True)

@@ -42,11 +42,9 @@ def _tagged(text: str, name: str) -> list[tuple[int, str]]:
 
 
 def without_thinking(text: str) -> str:
-    """The text outside <think> … </think>; a block that is not closed runs to the end."""
-    kept = []
-    for number, part in enumerate(text.split("<think>")):
-        kept.append(part if number == 0 else part.partition("</think>")[2])
-    return "".join(kept)
+    """The text outside <think> … </think>; without its end, a <think> opens nothing."""
+    first, *rest = text.split("<think>")
+    return first + "".join(part.partition("</think>")[2] if "</think>" in part else part for part in rest)
 
 
 def observe(text: str) -> Message:

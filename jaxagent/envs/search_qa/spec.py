@@ -21,7 +21,7 @@ LINES = "Write JSON Lines, one object a line, or take source: hotpotqa or genera
 
 
 def search_qa_spec(options: SearchQaOptions) -> EnvSpec:
-    """Builds the index where there is none yet. Raises ConfigError or DataError for files that are missing or broken."""
+    """Builds the index where there is none yet. Raises ConfigError or DataError for missing or broken files."""
     load_bm25s()
     questions, index = _open(options)
     return EnvSpec(

@@ -1,4 +1,4 @@
-"""The shop that all episodes of a process share: catalogue, goals, index and reward. Built once for each options record.
+"""The shop that all episodes of a process share: catalogue, goals, index. Built once for each options record.
 
 The trainer's process needs the goals alone; the index is built when the first query comes.
 """
