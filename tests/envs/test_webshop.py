@@ -15,7 +15,7 @@ from jaxagent.envs.table import find_env
 from jaxagent.envs.webshop.catalogue import Product, make_products, read_array
 from jaxagent.envs.webshop.goals import NO_LIMIT, Goal, make_goals, split_numbers
 from jaxagent.envs.webshop.spec import ENTRY, metrics
-from jaxagent.envs.webshop.titles import word_nouns
+from jaxagent.envs.webshop.titles import spacy_nouns, word_nouns
 from jaxagent.errors import ConfigError, DataError
 from jaxagent.types import Action, Evaluation, ExecStatus, Message
 from tests.envs.contract import check_contract
@@ -149,6 +149,25 @@ def test_nouns_of_titles():
     for wanted, bought, overlap in ((0, 1, 0.857), (2, 3, 0.3125), (4, 3, 1 / 6), (5, 6, 0.0)):
         shared = set(nouns[wanted]) & set(nouns[bought])
         assert len(shared) / len(nouns[wanted]) == pytest.approx(overlap, abs=0.01)
+
+
+def test_a_spacy_pipeline_can_name_the_nouns(monkeypatch):
+    """A fake of spaCy's interface: capitalised words are proper nouns."""
+
+    def load(name: str, disable: list[str]):
+        if name != "en_core_web_sm":
+            raise OSError("E050")
+        return lambda title: [
+            SimpleNamespace(text=word, pos_="PROPN" if word[0].isupper() else "ADP") for word in title.split()
+        ]
+
+    monkeypatch.setitem(sys.modules, "spacy", SimpleNamespace(load=load))
+    assert spacy_nouns("en_core_web_sm")("Tea Bags for Cups") == ("tea", "bags", "cups")
+    with pytest.raises(ConfigError, match=r"env\.options\.tagger='en_x' is no installed spaCy pipeline"):
+        shop_spec(tagger="en_x")
+    monkeypatch.setitem(sys.modules, "spacy", None)
+    with pytest.raises(ConfigError, match="pip install spacy"):
+        shop_spec(tagger="en_core_web_md")
 
 
 # --- the item files ----------------------------------------------------------------------------------------

@@ -52,9 +52,14 @@ def index_text(product: Product) -> str:
     return " ".join((product.title, product.description, first, options)).lower()
 
 
-@lru_cache(maxsize=2)
 def open_shop(options: WebshopOptions) -> Shop:
     """The shop of these options, kept for the life of the process."""
+    return _open(options.model_dump_json())
+
+
+@lru_cache(maxsize=2)
+def _open(options_json: str) -> Shop:
+    options = WebshopOptions.model_validate_json(options_json)
     products = _products(options)
     nouns = spacy_nouns(options.tagger) if options.tagger else word_nouns
     return Shop(products, make_goals(products, human=options.goals == "human"), nouns)
