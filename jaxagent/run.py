@@ -52,7 +52,7 @@ def run_training(config: RunConfig, *, clock: Clock | None = None) -> int:
         stages = build_stages(prepared)
         clock.lap("demonstrations")
         for stage in stages:
-            owned.callback(stage.source.close)
+            owned.callback(stage.close)
         preemption = owned.enter_context(Preemption())
         return _train(prepared, stages, preemption, clock)
 
