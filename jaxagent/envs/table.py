@@ -32,7 +32,7 @@ ENVIRONMENTS: Mapping[str, str] = {
     "scienceworld": "jaxagent.envs.scienceworld",
     "search_qa": "jaxagent.envs.search_qa",
     "sokoban": "jaxagent.envs.sokoban",
-    "tau2": "jaxagent.envs.tau2",
+    "tau2": "jaxagent.envs.tau2.spec",
     "textworld": "jaxagent.envs.textworld",
     "webshop": "jaxagent.envs.webshop.spec",
 }

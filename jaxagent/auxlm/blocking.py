@@ -1,0 +1,91 @@
+"""The auxiliary language model for callers that are not coroutines: environments in worker processes.
+
+In: the run file's description of an endpoint. Out: `BlockingAux.complete`, which waits. One per endpoint and process,
+with an event loop in a thread of its own, so that it also works where the caller's thread runs one already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from functools import cached_property, lru_cache
+
+from pydantic import Field
+
+from jaxagent.auxlm.client import AuxBackend, AuxLimits, AuxLM
+from jaxagent.auxlm.endpoint import EndpointBackend, EndpointConfig
+from jaxagent.auxlm.role import Payload, Role
+from jaxagent.auxlm.role import Record as Answer
+from jaxagent.auxlm.stored import StoredBackend
+from jaxagent.config import Record
+
+
+class EndpointOptions(Record):
+    """An OpenAI-compatible endpoint in a run file.
+
+    base_url: up to and including the version. api_key_env: name of the environment variable that holds the key.
+    cache: folder in which answers are kept, shared by worker processes and runs; empty keeps them in memory only.
+    """
+
+    base_url: str
+    model: str
+    api_key_env: str = ""
+    temperature: float = Field(default=0.0, ge=0)
+    max_tokens: int = Field(default=1024, ge=1)
+    timeout_s: float = Field(default=15.0, gt=0)
+    retries: int = Field(default=2, ge=0)
+    backoff_s: float = Field(default=0.5, ge=0)
+    cache: str = ""
+
+    @property
+    def longest_s(self) -> float:
+        """Seconds that one call may take, every attempt and the waits between them included."""
+        return (self.retries + 1) * self.timeout_s + self.backoff_s * (2**self.retries - 1)
+
+    def backend(self) -> AuxBackend:
+        """Raises ConfigError for an address or key that cannot work."""
+        config = EndpointConfig(
+            self.base_url, self.model, self.api_key_env, self.temperature, self.max_tokens, self.timeout_s
+        )
+        backend = EndpointBackend(config)
+        return StoredBackend(backend, self.cache) if self.cache else backend
+
+
+class BlockingAux:
+    """Owner of an `AuxLM` and of the thread that runs its event loop; both start with the first call."""
+
+    def __init__(self, options: EndpointOptions):
+        self.options = options
+        self.name = f"{options.base_url} {options.model}"
+
+    def complete(self, role: Role[Answer], payload: Payload) -> Answer | None:
+        """As `AuxLM.complete`: a valid record, or None when every attempt failed."""
+        loop, aux = self._running
+        return asyncio.run_coroutine_threadsafe(aux.complete(role, payload), loop).result()
+
+    def close(self) -> None:
+        if "_running" in self.__dict__:
+            loop, aux = self.__dict__.pop("_running")
+            aux.close()
+            loop.call_soon_threadsafe(loop.stop)
+
+    @cached_property
+    def _running(self) -> tuple[asyncio.AbstractEventLoop, AuxLM]:
+        options = self.options
+        limits = AuxLimits(options.retries, timeout_s=options.timeout_s, backoff_s=options.backoff_s)
+        loop = asyncio.new_event_loop()
+        threading.Thread(target=_serve, args=(loop,), name="auxlm", daemon=True).start()
+        return loop, AuxLM(options.backend(), limits)
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+@lru_cache(maxsize=8)
+def connect(options: EndpointOptions) -> BlockingAux:
+    """This process's `BlockingAux` of an endpoint: its cache and threads outlive the single episode."""
+    return BlockingAux(options)
