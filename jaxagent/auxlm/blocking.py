@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 
 from pydantic import Field
 
@@ -85,7 +85,11 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-@lru_cache(maxsize=8)
 def connect(options: EndpointOptions) -> BlockingAux:
     """This process's `BlockingAux` of an endpoint: its cache and threads outlive the single episode."""
-    return BlockingAux(options)
+    return _connected(options.model_dump_json())
+
+
+@cache
+def _connected(options: str) -> BlockingAux:
+    return BlockingAux(EndpointOptions.model_validate_json(options))

@@ -29,7 +29,7 @@ ENVIRONMENTS: Mapping[str, str] = {
     "mcp": "jaxagent.envs.mcp_tools",
     "python": "jaxagent.envs.own_class",
     "reasoning_gym": "jaxagent.envs.reasoning_gym",
-    "scienceworld": "jaxagent.envs.scienceworld",
+    "scienceworld": "jaxagent.envs.scienceworld.spec",
     "search_qa": "jaxagent.envs.search_qa",
     "sokoban": "jaxagent.envs.sokoban",
     "tau2": "jaxagent.envs.tau2.spec",

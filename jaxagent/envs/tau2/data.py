@@ -71,7 +71,7 @@ class Domain:
         return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
 
     def reference(self, criteria: Mapping[str, Any]) -> Changes:
-        """What the reference calls change. Calls that raise are passed over, as upstream: 18 of retail's are meant to."""
+        """What the reference calls change. Calls that raise are passed over, as upstream; 18 of retail's do."""
         tables = open_tables(self.tables)
         for call in criteria["actions"] or []:
             with suppress(Exception):

@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from jaxagent.auxlm.blocking import BlockingAux, EndpointOptions, connect
 from jaxagent.envs.tau2.data import Domain, find_domain
@@ -123,7 +125,7 @@ class Tau2:
         return f"{_digest(changed(self.tables))} {self.talk.seen[-1].content}"
 
 
-def scenario(record: dict) -> str:
+def scenario(record: Mapping[str, Any]) -> str:
     """What the customer knows and wants, in the benchmark's words."""
     told = record["user_scenario"]["instructions"]
     parts = {
