@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jaxagent.envs.scienceworld.java import Answer, World, simulator
 from jaxagent.envs.scienceworld.worlds import Worlds, recorded
+from jaxagent.errors import EnvFailure
 from jaxagent.types import Action, Evaluation, ExecStatus, StepResult, Task
 
 UNKNOWN = "No known action matches that input."  # how the simulator refuses a command
@@ -22,7 +23,7 @@ class ScienceWorld:
     def reset(self, task: Task) -> StepResult:
         self._worlds: Worlds = recorded() if self._rehearsal else simulator()
         self._now = self._worlds.load(world_of(task, self._simplifications))
-        self._last = self._now.score
+        self._at, self._last = self._worlds.at, self._now.score
         return StepResult(f"{self._worlds.description()}\n\n{self._now.text}", anchor=_anchor(self._now))
 
     def step(self, action: Action) -> StepResult:
@@ -30,7 +31,10 @@ class ScienceWorld:
             return StepResult(
                 action.error, ExecStatus.INVALID, done=self._now.done, anchor=_anchor(self._now)
             )
+        if self._worlds.at != self._at:
+            raise EnvFailure("raised", "another episode loaded its world into this process's simulator")
         self._now = self._worlds.step(action.text)
+        self._at = self._worlds.at
         gained, self._last = self._now.score - self._last, self._now.score
         return StepResult(
             self._now.text,

@@ -11,7 +11,7 @@ import atexit
 import shutil
 import subprocess
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
 
 from jaxagent.envs.entry import need
 from jaxagent.errors import ConfigError
@@ -41,41 +41,53 @@ class Answer:
     inventory: str
 
 
-def check_java() -> None:
-    """Raises ConfigError when the package or Java is missing; starts nothing."""
-    need("scienceworld.constants", install=INSTALL)
-    need("py4j", install=INSTALL)
+def check_java() -> tuple[ModuleType, ModuleType]:
+    """py4j's gateway and the simulator's paths. Raises ConfigError when they or Java are missing; starts nothing."""
+    package = need("scienceworld.constants", install=INSTALL)
+    py4j = need("py4j.java_gateway", install=INSTALL)
     if shutil.which("java") is None:
         raise ConfigError(JAVA)
+    return py4j, package
+
+
+Place = tuple[World, tuple[str, ...]]
 
 
 class Simulator:
-    """Owner of one Java process, which holds one world at a time."""
+    """Owner of one Java process, which holds one world at a time. `at` says which one, and what was done in it."""
 
     def __init__(self) -> None:
-        check_java()
-        from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
-        from scienceworld.constants import BASEPATH, JAR_PATH
-
-        port, token, self.process = launch_gateway(
-            classpath=JAR_PATH,
-            cwd=BASEPATH,
+        py4j, package = check_java()
+        port, token, self.process = py4j.launch_gateway(
+            classpath=package.JAR_PATH,
+            cwd=package.BASEPATH,
             javaopts=JAVA_OPTIONS,
             die_on_exit=True,
             enable_auth=True,
             return_proc=True,
         )
-        parameters = GatewayParameters(port=port, auth_token=token, auto_field=True)
-        self._gateway = JavaGateway(gateway_parameters=parameters)
-        self._server: Any = self._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface()
+        parameters = py4j.GatewayParameters(port=port, auth_token=token, auto_field=True)
+        self._gateway = py4j.JavaGateway(gateway_parameters=parameters)
+        self._server = self._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface()
+        self.at: Place | None = None
 
     def load(self, world: World) -> Answer:
         """Build a world and look around in it."""
+        self.at = None
         self._server.load(world.task, world.variation, world.simplifications, False)
         self._server.reset()
-        return self.step("look around")
+        answer = self._answer("look around")
+        self.at = (world, ())
+        return answer
 
     def step(self, command: str) -> Answer:
+        assert self.at is not None, "no world is loaded"
+        world, before = self.at
+        answer = self._answer(command)
+        self.at = (world, (*before, command))
+        return answer
+
+    def _answer(self, command: str) -> Answer:
         text = str(self._server.step(command))
         score = round(100 * float(self._server.getScore()))
         return Answer(
@@ -92,6 +104,7 @@ class Simulator:
 
     def gold(self, world: World) -> tuple[str, ...]:
         """The simulator's own solution. Replaces the loaded world."""
+        self.at = None
         self._server.load(world.task, world.variation, world.simplifications, True)
         return tuple(str(command) for command in self._server.getGoldActionSequence())
 

@@ -25,9 +25,9 @@ from jaxagent.types import Action, Message, Metrics, Prompt, StepResult, Task, T
 STEP_S = 30.0
 MAX_COMMAND = 300  # characters; the longest command that means anything has about 100
 
-ACTIONS = """open/close OBJ, activate/deactivate OBJ, connect OBJ to OBJ, disconnect OBJ, use OBJ [on OBJ], look \
-around, look at OBJ, look in OBJ, read OBJ, move OBJ to OBJ, pick up OBJ, put down OBJ, pour OBJ into OBJ, dunk OBJ into OBJ, \
-mix OBJ, go to LOC, teleport to LOC, eat OBJ, flush OBJ, focus on OBJ, wait, wait1, task, inventory"""
+ACTIONS = """open/close OBJ, activate/deactivate OBJ, connect OBJ to OBJ, disconnect OBJ, use OBJ [on OBJ], \
+look around, look at OBJ, look in OBJ, read OBJ, move OBJ to OBJ, pick up OBJ, put down OBJ, pour OBJ into OBJ, \
+dunk OBJ into OBJ, mix OBJ, go to LOC, teleport to LOC, eat OBJ, flush OBJ, focus on OBJ, wait, wait1, inventory"""
 
 SYSTEM = """You carry out a science experiment in a text world of rooms, tools and materials.
 Commands: {actions}

@@ -10,11 +10,13 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Protocol
 
-from jaxagent.envs.scienceworld.java import Answer, Simulator, World, simulator
+from jaxagent.envs.scienceworld.java import Answer, Place, Simulator, World, simulator
 
 
 class Worlds(Protocol):
     """One world at a time: `step` and `description` are about the one that was loaded last."""
+
+    at: Place | None
 
     def load(self, world: World) -> Answer: ...
 
@@ -30,42 +32,42 @@ class Recorded:
 
     def __init__(self, start: Callable[[], Simulator]):
         self._start = start
-        self._answers: dict[tuple[World, tuple[str, ...]], Answer] = {}
+        self._answers: dict[Place, Answer] = {}
         self._descriptions: dict[World, str] = {}
         self._gold: dict[World, tuple[str, ...]] = {}
-        self._at: tuple[World, tuple[str, ...]] | None = None  # where the simulator is
+        self.at: Place | None = None
 
     def load(self, world: World) -> Answer:
-        self._world, self._path = world, ()
-        return self._answer()
+        return self._answer(world, ())
 
     def step(self, command: str) -> Answer:
-        self._path = (*self._path, command)
-        return self._answer()
+        assert self.at is not None, "no world is loaded"
+        world, before = self.at
+        return self._answer(world, (*before, command))
 
     def description(self) -> str:
-        return self._descriptions[self._world]
+        assert self.at is not None, "no world is loaded"
+        return self._descriptions[self.at[0]]
 
     def gold(self, world: World) -> tuple[str, ...]:
+        """The simulator's own solution."""
         if world not in self._gold:
-            self._at = None
             self._gold[world] = self._start().gold(world)
         return self._gold[world]
 
-    def _answer(self) -> Answer:
-        here = (self._world, self._path)
-        if here not in self._answers:
-            self._answers[here] = self._ask()
-            self._at = here
-        return self._answers[here]
+    def _answer(self, world: World, path: tuple[str, ...]) -> Answer:
+        if (world, path) not in self._answers:
+            self._answers[world, path] = self._ask(world, path)
+        self.at = (world, path)
+        return self._answers[world, path]
 
-    def _ask(self) -> Answer:
+    def _ask(self, world: World, path: tuple[str, ...]) -> Answer:
         """The simulator's answer to the last command of the path (to loading, when it is empty)."""
-        live, path = self._start(), self._path
-        if path and self._at == (self._world, path[:-1]):
+        live = self._start()
+        if path and live.at == (world, path[:-1]):
             return live.step(path[-1])
-        answer = live.load(self._world)
-        self._descriptions[self._world] = live.description()
+        answer = live.load(world)
+        self._descriptions[world] = live.description()
         for command in path:
             answer = live.step(command)
         return answer
