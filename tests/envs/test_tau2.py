@@ -256,6 +256,8 @@ def test_bad_options_are_said_before_anything_starts(monkeypatch):
     endpoint = {"base_url": "http://localhost:1/v1", "model": "m", "api_key_env": "NO_SUCH_KEY"}
     with pytest.raises(ConfigError, match="NO_SUCH_KEY"):
         find_env("tau2", {"user": "llm", "endpoint": endpoint})
+    with pytest.raises(ConfigError, match=r"judge.*lower timeout_s"):
+        find_env("tau2", {"judge": {"base_url": "http://localhost:1/v1", "model": "m", "timeout_s": 30}})
     data.find_domain.cache_clear()
     monkeypatch.setattr(data, "version", lambda wheel: "9.9")
     with pytest.raises(ConfigError, match=r"9\.9.*pip install"):

@@ -7,6 +7,7 @@ process. Worlds are deterministic, so each answer is asked for once, and Java st
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
 
@@ -25,16 +26,23 @@ class Worlds(Protocol):
     def description(self) -> str: ...
 
 
+@dataclass
+class Known:
+    """What the simulator has said about one world: its answer to each path of commands; () is loading."""
+
+    description: str = ""
+    gold: tuple[str, ...] | None = None
+    answers: dict[tuple[str, ...], Answer] = field(default_factory=dict)
+
+
 class Recorded:
     """Answers from memory where it can. The simulator follows only when something new is asked: it then loads the
-    world and replays the commands.
+    world and replays the commands. The worlds asked for last are kept.
     """
 
-    def __init__(self, start: Callable[[], Simulator]):
-        self._start = start
-        self._answers: dict[Place, Answer] = {}
-        self._descriptions: dict[World, str] = {}
-        self._gold: dict[World, tuple[str, ...]] = {}
+    def __init__(self, start: Callable[[], Simulator], *, worlds: int = 256):
+        self._start, self._worlds = start, worlds
+        self._known: dict[World, Known] = {}
         self.at: Place | None = None
 
     def load(self, world: World) -> Answer:
@@ -47,19 +55,27 @@ class Recorded:
 
     def description(self) -> str:
         assert self.at is not None, "no world is loaded"
-        return self._descriptions[self.at[0]]
+        return self._of(self.at[0]).description
 
     def gold(self, world: World) -> tuple[str, ...]:
         """The simulator's own solution."""
-        if world not in self._gold:
-            self._gold[world] = self._start().gold(world)
-        return self._gold[world]
+        known = self._of(world)
+        if known.gold is None:
+            known.gold = self._start().gold(world)
+        return known.gold
+
+    def _of(self, world: World) -> Known:
+        known = self._known[world] = self._known.pop(world, None) or Known()
+        while len(self._known) > self._worlds:
+            self._known.pop(next(iter(self._known)))
+        return known
 
     def _answer(self, world: World, path: tuple[str, ...]) -> Answer:
-        if (world, path) not in self._answers:
-            self._answers[world, path] = self._ask(world, path)
+        known = self._of(world)
+        if path not in known.answers:
+            known.answers[path] = self._ask(world, path)
         self.at = (world, path)
-        return self._answers[world, path]
+        return known.answers[path]
 
     def _ask(self, world: World, path: tuple[str, ...]) -> Answer:
         """The simulator's answer to the last command of the path (to loading, when it is empty)."""
@@ -67,7 +83,7 @@ class Recorded:
         if path and live.at == (world, path[:-1]):
             return live.step(path[-1])
         answer = live.load(world)
-        self._descriptions[world] = live.description()
+        self._of(world).description = live.description()
         for command in path:
             answer = live.step(command)
         return answer

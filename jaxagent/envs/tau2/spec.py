@@ -13,6 +13,7 @@ from jaxagent.auxlm.blocking import EndpointOptions
 from jaxagent.chat.tools import parse_tool_calls
 from jaxagent.config import Record
 from jaxagent.envs.entry import Entry
+from jaxagent.envs.pool import Deadlines
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.tau2.data import Domain, find_domain
 from jaxagent.envs.tau2.env import Players, Tau2
@@ -64,9 +65,8 @@ class Tau2Options(Record):
 def make_spec(options: Tau2Options) -> EnvSpec:
     """Raises ConfigError when a wheel is missing, or an endpoint cannot work."""
     domain = find_domain(options.domain)
-    for endpoint in (options.endpoint, options.judge):
-        if endpoint is not None:
-            endpoint.backend().close()
+    _check_endpoint("endpoint", options.endpoint, Deadlines().reset_s)
+    _check_endpoint("judge", options.judge, Deadlines().evaluate_s)
     longest_s = options.endpoint.longest_s if options.endpoint else 0.0
     return EnvSpec(
         name="tau2",
@@ -81,6 +81,18 @@ def make_spec(options: Tau2Options) -> EnvSpec:
         rehearse=partial(Tau2, options.domain, Players()),
         worker={"step_s": CALL_S + longest_s},
     )
+
+
+def _check_endpoint(name: str, options: EndpointOptions | None, deadline_s: float) -> None:
+    """A call that outlasts the pool's deadline would look like an environment that hangs."""
+    if options is None:
+        return
+    options.backend().close()
+    if options.longest_s > deadline_s - CALL_S:
+        raise ConfigError(
+            f"env.options.{name}: {options.retries + 1} attempts of {options.timeout_s:g} s and the waits between them "
+            f"take {options.longest_s:g} s; at most {deadline_s - CALL_S:g} s fit; lower timeout_s or retries"
+        )
 
 
 def tasks(domain: Domain, split: str) -> list[Task]:
