@@ -189,15 +189,17 @@ def test_contract_and_unknown_commands():
     spec = find_env("scienceworld", SHORT)
     task = spec.tasks("train")[0]
     played = check_contract(spec, task)
-    assert sum(result.reward for result in played.results) == pytest.approx(1.0)
+    start = played.results[0].info["score"]
+    assert start == 8, "a step's worth of score is there before the first command"
+    assert sum(result.reward for result in played.results) == pytest.approx(1 - start / 100)
     assert played.evaluation.info["score"] == 100
     env = spec.make()
     first = env.reset(task)
-    assert first.observation.startswith("Your task is to find a")
+    assert first.observation.startswith("Task Description:\nYour task is to find a")
     refused = env.step(Action(text="sing a song"))
     assert (refused.exec_status, refused.reward, refused.done) == (ExecStatus.INVALID, 0.0, False)
     assert refused.anchor == first.anchor
-    assert env.evaluate().passed == 0, "a no-op scores nothing"
+    assert env.evaluate().passed == start
 
 
 @needs_package
@@ -207,7 +209,7 @@ def test_java_that_dies_is_replaced():
     first.load(World("find-non-living-thing", 0, "easy"))
     first.process.kill()
     first.process.wait()
-    with pytest.raises(Exception, match=r".*"):
+    with pytest.raises(Exception, match="Java"):
         first.step("look around")
     assert simulator() is not first
 
@@ -257,5 +259,5 @@ def test_splits_are_the_simulators_and_its_solutions_solve(name):
     assert list(live._server.getVariationsTrain()) == list(split["train"])
     assert list(live._server.getVariationsDev()) == list(split["dev"])
     assert list(live._server.getVariationsTest()) == list(split["test"])
-    spec = find_env("scienceworld", {"types": [name], "variations": 1})
+    spec = find_env("scienceworld", {"types": [name], "variations": 1, "max_steps": 200})
     assert play(spec, spec.tasks("train")[0], rng=Random(0)).evaluation.success

@@ -24,7 +24,11 @@ class ScienceWorld:
         self._worlds: Worlds = recorded() if self._rehearsal else simulator()
         self._now = self._worlds.load(world_of(task, self._simplifications))
         self._at, self._last = self._worlds.at, self._now.score
-        return StepResult(f"{self._worlds.description()}\n\n{self._now.text}", anchor=_anchor(self._now))
+        return StepResult(
+            f"{self._worlds.description()}\n\n{self._now.text}",
+            anchor=_anchor(self._now),
+            info={"score": self._now.score},
+        )
 
     def step(self, action: Action) -> StepResult:
         if action.error:

@@ -126,7 +126,10 @@ _held: dict[str, Simulator] = {}
 def simulator() -> Simulator:
     """This process's simulator: started once, used by one episode after the other, replaced when it has died."""
     held = _held.get("simulator")
-    if held is None or held.process.poll() is not None:
+    if held is not None and held.process.poll() is not None:
+        close()
+        held = None
+    if held is None:
         held = _held["simulator"] = Simulator()
     return held
 
