@@ -8,6 +8,7 @@ parent, however that one ends: Java reads our end of a pipe and leaves when it c
 from __future__ import annotations
 
 import atexit
+import logging
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ class Simulator:
             enable_auth=True,
             return_proc=True,
         )
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what it logs as errors, it raises as well
         parameters = py4j.GatewayParameters(port=port, auth_token=token, auto_field=True)
         self._gateway = py4j.JavaGateway(gateway_parameters=parameters)
         self._server = self._gateway.jvm.scienceworld.runtime.pythonapi.PythonInterface()
@@ -110,7 +112,8 @@ class Simulator:
 
     def close(self) -> None:
         """End the process, by force if it does not listen."""
-        self._gateway.close()
+        if self.process.poll() is None:
+            self._gateway.shutdown()
         if self.process.stdin is not None:
             self.process.stdin.close()
         try:
