@@ -1,17 +1,15 @@
 """The auxiliary language model for callers that are not coroutines: environments in worker processes.
 
-In: the run file's description of an endpoint. Out: `BlockingAux.complete`, which waits. One per endpoint and process,
-with an event loop in a thread of its own, so that it also works where the caller's thread runs one already.
+In: the run file's description of an endpoint. Out: `BlockingAux.complete`, which waits. One per endpoint and process.
 """
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from functools import cache, cached_property
 
 from pydantic import Field
 
+from jaxagent.auxlm.background import Background
 from jaxagent.auxlm.client import AuxBackend, AuxLimits, AuxLM
 from jaxagent.auxlm.endpoint import EndpointBackend, EndpointConfig
 from jaxagent.auxlm.role import Payload, Role
@@ -52,7 +50,7 @@ class EndpointOptions(Record):
 
 
 class BlockingAux:
-    """Owner of an `AuxLM` and of the thread that runs its event loop; both start with the first call."""
+    """Owner of the auxiliary model of one endpoint; it starts with the first question."""
 
     def __init__(self, options: EndpointOptions):
         self.options = options
@@ -60,29 +58,17 @@ class BlockingAux:
 
     def complete(self, role: Role[Answer], payload: Payload) -> Answer | None:
         """As `AuxLM.complete`: a valid record, or None when every attempt failed."""
-        loop, aux = self._running
-        return asyncio.run_coroutine_threadsafe(aux.complete(role, payload), loop).result()
+        return self._background.submit(role, payload).result()
 
     def close(self) -> None:
-        if "_running" in self.__dict__:
-            loop, aux = self.__dict__.pop("_running")
-            aux.close()
-            loop.call_soon_threadsafe(loop.stop)
+        if "_background" in self.__dict__:
+            self.__dict__.pop("_background").close()
 
     @cached_property
-    def _running(self) -> tuple[asyncio.AbstractEventLoop, AuxLM]:
+    def _background(self) -> Background:
         options = self.options
         limits = AuxLimits(options.retries, timeout_s=options.timeout_s, backoff_s=options.backoff_s)
-        loop = asyncio.new_event_loop()
-        threading.Thread(target=_serve, args=(loop,), name="auxlm", daemon=True).start()
-        return loop, AuxLM(options.backend(), limits)
-
-
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()
+        return Background(AuxLM(options.backend(), limits))
 
 
 def connect(options: EndpointOptions) -> BlockingAux:
