@@ -52,7 +52,7 @@ def run_training(config: RunConfig, *, clock: Clock | None = None) -> int:
         stages = build_stages(prepared)
         clock.lap("demonstrations")
         for stage in stages:
-            owned.callback(stage.source.close)
+            owned.callback(stage.close)
         preemption = owned.enter_context(Preemption())
         return _train(prepared, stages, preemption, clock)
 
@@ -86,11 +86,11 @@ def build_stages(prepared: Prepared) -> list[Stage]:
     """The stages of a run. Demonstrations that they need are played now."""
     config = prepared.config
 
-    def demonstrate(tasks: Sequence[Task], sloppiness: float) -> list[Group]:
+    def demonstrate(tasks: Sequence[Task], sloppiness: float, slips: float) -> list[Group]:
         groups = []
         for number, task in enumerate(tasks):
             rng = Random(f"{config.seed}/{number}/{task.task_id}")
-            played = play(prepared.env, task, rng=rng, sloppiness=sloppiness)
+            played = play(prepared.env, task, rng=rng, sloppiness=sloppiness, slips=slips)
             groups.append(Group(task, (tokens(played, prepared.env, prepared.renderer, number),)))
         return groups
 
