@@ -49,18 +49,15 @@ class Round:
 
     @property
     def name(self) -> str:
-        return f"{self.split}-{'sampled' if self.sampling.temperature else 'greedy'}"
-
-    @property
-    def plans(self) -> list[Plan]:
-        return [Plan(task, self.n) for task in self.tasks]
+        """Of its file of episodes, and on the console."""
+        return f"{self.split}-{'sampled' if self.sampling.temperature else 'greedy'}".replace("/", "-")
 
 
 def run_evaluation(config: RunConfig, asked: Asked, out: Path, *, console: RunConsole | None = None) -> int:
     """Evaluate into the folder `out`; returns the exit code, 0 or INCOMPLETE."""
     console = console or RunConsole()
     env = find_env(config.env.name, config.env.options)
-    splits = asked.splits or config.eval.splits
+    splits = tuple(dict.fromkeys(asked.splits or config.eval.splits))
     if not splits:
         raise ConfigError("no split is named; give --split NAME, or eval.splits in the run file")
     whole = {split: env.tasks(split) for split in splits}
@@ -69,7 +66,7 @@ def run_evaluation(config: RunConfig, asked: Asked, out: Path, *, console: RunCo
         if not tasks[split]:
             raise ConfigError(f"split {split!r} of environment {env.name!r} holds no tasks")
     entrant = enter(config, asked, env, tasks)
-    settings = recorded(entrant.config, asked, entrant.identity, tuple(splits))
+    settings = recorded(entrant.config, asked, entrant.identity, splits)
     check_folder(out, settings)
     rounds = [
         Round(split, tasks[split], len(whole[split]), sampling, n)
@@ -228,6 +225,7 @@ def _result(
         "opened": opened,
         "commit": commit(),
         "evaluations": [
-            {"when": entrant.name, "of": part.of, **asdict(result)} for part, result in zip(rounds, results)
+            {"when": entrant.name, "of": part.of, "episodes": part.name, **asdict(result)}
+            for part, result in zip(rounds, results)
         ],
     }

@@ -44,7 +44,8 @@ class TaskRecord:
 
 def read_record(fields: Mapping[str, Any]) -> TaskRecord:
     """From JSON, which has lists where the record has tuples."""
-    return TaskRecord(**{name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()})
+    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+    return TaskRecord(**values)
 
 
 def task_records(trajectories: Sequence[Trajectory], tasks: Sequence[Task]) -> list[TaskRecord]:

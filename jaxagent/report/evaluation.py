@@ -171,7 +171,7 @@ def _kinds(evaluation: Evaluation) -> list[tuple[str, int, float, float, float, 
 
 def _episodes(folder: Path, evaluation: Evaluation) -> str:
     """Some episodes, folded: unsolved ones first, for they say more."""
-    path = folder / "episodes" / f"{evaluation['split']}-{evaluation['mode']}.jsonl"
+    path = folder / "episodes" / f"{evaluation['episodes']}.jsonl"
     records = sorted(read_episodes(path).values(), key=lambda record: record["evaluation"]["success"])
     half = SHOWN // 2
     shown = records if len(records) <= SHOWN else [*records[:half], *records[-half:]]
