@@ -30,7 +30,7 @@ from jaxagent.evaluations import EVAL_SEED, measuring
 from jaxagent.folder_lock import locked
 from jaxagent.provenance import commit
 from jaxagent.stage import Plan
-from jaxagent.types import Group, Metrics, Sampling, Task, Trajectory
+from jaxagent.types import Group, Sampling, Task, Trajectory
 
 RESULT, EPISODES, OPENED = "result.json", "episodes", "opened.json"
 INCOMPLETE = 4  # exit code: some episodes were dropped; the same command plays them again
@@ -139,17 +139,13 @@ class _Playing:
                 n=part.n,
                 split=part.split,
                 missing_fails=False,
-                benchmark=self._benchmark,
+                benchmark=self._env.metrics,
             )
         )
         by_id = {task.task_id: task for task in part.tasks}
         played = [episode_of(record, by_id[task_id]) for (task_id, _), record in ledger.records.items()]
         cost = time_metrics(played, ledger.spent(), chips=int(self.opened_record.get("chips", 0)))
-        return replace(result, cost=cost)
-
-    def _benchmark(self, trajectories: Sequence[Trajectory]) -> Metrics:
-        own = self._env.metrics(trajectories) if self._env.metrics else {}
-        return {**own, **flop_metrics(trajectories, self._entrant.sizes)}
+        return replace(result, metrics=result.metrics | flop_metrics(played, self._entrant.sizes), cost=cost)
 
     def _seconds(self) -> dict[str, float]:
         return dict(self._opened.seconds()) if self._opened else {}

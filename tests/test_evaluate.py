@@ -78,6 +78,8 @@ def test_ceiling_and_floor_come_from_the_same_code(tmp_path, run_file, capsys):
     assert main(["compare", str(expert), str(noop)]) == 0
     shown = capsys.readouterr().out
     assert "expert on doors" in shown
+    assert re.search(r"│ door +│ +1 │ +1 │", shown)
+    assert top["evaluations"][0]["own"] == ["reward", "success", "door", "invalid"]
     assert "B - A over 32 tasks of both" in shown
 
 

@@ -214,14 +214,21 @@ def _deviation_of_runs(done: Sequence[TaskRecord]) -> float:
 
 
 def _score_metrics(done: Sequence[TaskRecord]) -> Metrics:
-    """The benchmark's own score over tasks, if every finished task has one."""
+    """The benchmark's score over tasks, in the unit of its verdicts, if every finished task has one.
+
+    Not called "score": that is often among the environment's own metrics, times 100.
+    """
     if not done or not all(record.score for record in done):
         return {}
     score_P = np.array([_mean(record.score) for record in done])
     low, high = bootstrap(score_P)
     fewest = min(len(record.score) for record in done)
-    best = {f"score_best_at_{fewest}": _mean(best_of_k(r.score, fewest) for r in done)} if fewest > 1 else {}
-    return {"score": float(score_P.mean()), "score_low": low, "score_high": high, **best}
+    best = (
+        {f"task_score_best_at_{fewest}": _mean(best_of_k(r.score, fewest) for r in done)}
+        if fewest > 1
+        else {}
+    )
+    return {"task_score": float(score_P.mean()), "task_score_low": low, "task_score_high": high, **best}
 
 
 def _kind_metrics(records: Sequence[TaskRecord], missing_fails: bool) -> Metrics:

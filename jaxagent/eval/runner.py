@@ -27,7 +27,7 @@ Rollout = Callable[[Sequence[Plan], Sampling], Awaitable[Sequence[Group]]]
 class EvalResult:
     """mode: "greedy" or "sampled". metrics: see eval/metrics.py and eval/behaviour.py; equal for equal episodes.
 
-    cost: measured seconds (eval/cost.py), which are not.
+    own: names of the metrics that are the environment's. cost: measured seconds (eval/cost.py).
     """
 
     split: str
@@ -37,6 +37,7 @@ class EvalResult:
     records: tuple[TaskRecord, ...]
     dropped: dict[str, int]
     seconds: float
+    own: tuple[str, ...] = ()
     cost: Metrics = field(default_factory=dict)
 
     @property
@@ -80,8 +81,8 @@ async def evaluate(
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     _check_counts(trajectories, n)
     records = task_records(trajectories, tasks)
-    metrics = {
-        **(benchmark(trajectories) if benchmark and trajectories else {}),
+    own = benchmark(trajectories) if benchmark and trajectories else {}
+    ours = {
         **behaviour_metrics(trajectories),
         **cost_metrics(trajectories),
         **record_metrics(records, missing_fails=missing_fails),
@@ -90,10 +91,11 @@ async def evaluate(
         split=split or tasks[0].split,
         mode="greedy" if greedy else "sampled",
         n=n,
-        metrics=metrics,
+        metrics={**own, **ours},
         records=tuple(records),
         dropped=dict(Counter(dropped.reason for group in groups for dropped in group.dropped)),
         seconds=time.perf_counter() - start,
+        own=tuple(name for name in own if name not in ours),
     )
 
 

@@ -5,6 +5,7 @@ In: a folder of `jaxagent eval` with its result.json. The page holds everything 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -25,8 +26,10 @@ from jaxagent.report.html import picture, table, write_parts
 
 Evaluation = Mapping[str, Any]
 SHOWN, SHOWN_CHARS = 12, 6000  # episodes of each round on the page, characters of each of their texts
-MAIN = ("tgc", "sgc", "completion", "score")
+MAIN = ("tgc", "sgc", "completion", "task_score")
+OWN = 12  # metrics of the environment on the console; the page holds all
 PERCENT = ("tgc", "sgc")
+SAMPLES = re.compile(r"^(pass|avg|best|task_score_best)_(at|hat)_\d+$")
 
 
 def write_evaluation_report(folder: Path, console: Console | None = None) -> Path:
@@ -72,7 +75,9 @@ def score_rows(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     head = ["measure", *map(_named, evaluations)]
     rows = [["tasks (missing)", *(_counts(evaluation) for evaluation in evaluations)]]
     rows += [[name, *(_scored(e["metrics"], name) for e in evaluations)] for name in MAIN]
-    samples = sorted({m for e in evaluations for m in e["metrics"] if "_at_" in m or "_hat_" in m}, key=_by_k)
+    own = list(dict.fromkeys(name for e in evaluations for name in e["own"]))[:OWN]
+    rows += [[name, *(_number(e["metrics"].get(name)) for e in evaluations)] for name in own]
+    samples = sorted({m for e in evaluations for m in e["metrics"] if SAMPLES.search(m)}, key=_by_k)
     rest = [
         "tgc_std",
         *samples,

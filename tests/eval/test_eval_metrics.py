@@ -206,12 +206,12 @@ def test_the_benchmarks_own_score():
         for r, t in zip(rewards, (make_trajectory(float(i == 0), task=task) for i, task in enumerate(tasks)))
     ]
     out = record_metrics(task_records(trajectories, tasks))
-    assert out["score"] == 56.875
-    assert out["score_low"] < 56.875 < out["score_high"]
+    assert out["task_score"] == 56.875
+    assert out["task_score_low"] < 56.875 < out["task_score_high"]
     assert out["tgc"] == 25
     twice = trajectories + [
         replace(t, rollout=1, evaluation=Evaluation(False, 0, 4, info={"score": 0})) for t in trajectories
     ]
-    assert record_metrics(task_records(twice, tasks))["score_best_at_2"] == 56.875
+    assert record_metrics(task_records(twice, tasks))["task_score_best_at_2"] == 56.875
     one_without = [*trajectories[:3], make_trajectory(task=tasks[3])]
-    assert "score" not in record_metrics(task_records(one_without, tasks))
+    assert "task_score" not in record_metrics(task_records(one_without, tasks))
