@@ -22,13 +22,17 @@ def resolve(reference: str, *, path: str = "", key: str) -> Any:
     """The object that `reference` names. Raises ConfigError, in which `key` is the option's name in the run file."""
     match = FORM.fullmatch(reference)
     if match is None:
-        raise ConfigError(f"{key}={reference!r}: expected package.module:NAME, for example my_package.env:SPEC")
+        raise ConfigError(
+            f"{key}={reference!r}: expected package.module:NAME, for example my_package.env:SPEC"
+        )
     module_name, name = match.groups()
     folder = _add_to_path(path, key) if path else None
     try:
         module = importlib.import_module(module_name)
     except Exception as exc:
-        where = f" (the folder {folder} is on sys.path)" if folder else "; give its folder in env.options.path"
+        where = (
+            f" (the folder {folder} is on sys.path)" if folder else "; give its folder in env.options.path"
+        )
         raise ConfigError(
             f"{key}={reference!r}: importing {module_name} failed with {type(exc).__name__}: {exc}{where}"
         ) from exc

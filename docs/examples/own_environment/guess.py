@@ -15,7 +15,9 @@ class Guess:
             return StepResult(action.error, ExecStatus.INVALID)
         digit = int(action.text)
         self.right = digit == self.secret
-        return StepResult("right" if self.right else "low" if digit < self.secret else "high", done=self.right)
+        return StepResult(
+            "right" if self.right else "low" if digit < self.secret else "high", done=self.right
+        )
 
     def evaluate(self) -> Evaluation:
         return Evaluation(success=self.right, passed=int(self.right), total=1)
