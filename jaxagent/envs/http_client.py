@@ -34,7 +34,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class HttpClient:
-    """url: http(s)://host[:port][/prefix]. seconds: of one attempt. retries: further attempts of a repeatable request."""
+    """url: http(s)://host[:port][/prefix]. seconds: of one attempt. retries: of a repeatable request."""
 
     url: str
     seconds: float = 30.0

@@ -2,8 +2,8 @@
 
     env: {name: python, options: {spec: "my_package.my_module:SPEC", path: folder/of/my_package}}
 
-What `spec` names may be an `EnvSpec`, an `Entry` (typed options, as our own environments have), or a function of keyword
-arguments that returns an `EnvSpec`; `options` goes to the latter two.
+What `spec` names may be an `EnvSpec`, an `Entry` (typed options, as our own environments have), or a function of
+keyword arguments that returns an `EnvSpec`; `options` goes to the latter two.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import inspect
 import pickle
 from typing import Any
+
+from pydantic import Field
 
 from jaxagent.config import Record
 from jaxagent.envs.entry import Entry
@@ -26,7 +28,7 @@ class OwnClassOptions(Record):
 
     spec: str
     path: str = ""
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default={})
 
 
 def own_spec(options: OwnClassOptions) -> EnvSpec:

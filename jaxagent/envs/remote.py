@@ -191,7 +191,7 @@ def remote_spec(options: RemoteOptions) -> EnvSpec:
     check_url(options.url, "env.options.url")
     if options.token_variable and not os.environ.get(options.token_variable):
         raise ConfigError(
-            f"env.options.token_variable: ${options.token_variable} is not set; export the server's token"
+            f"env.options.token_variable: ${options.token_variable} is not set; export the token"
         )
     about = _ask(options, "GET", "/v1/environment")
     name, max_steps = about.get("name"), about.get("max_steps")

@@ -59,7 +59,7 @@ class SokobanOptions(Record):
     rows: int = Field(default=6, ge=5, le=10)
     columns: int = Field(default=6, ge=5, le=10)
     boxes: int = Field(default=2, ge=1, le=4)
-    tasks: dict[str, int] = {"train": 96, "dev": 32, "test": 64}
+    tasks: dict[str, int] = Field(default={"train": 96, "dev": 32, "test": 64})
     min_moves: int = Field(default=8, ge=1)
     max_moves: int = Field(default=0, ge=0)
     moves_per_turn: int = Field(default=5, ge=1)

@@ -130,7 +130,7 @@ def test_sessions_are_bounded_and_expire(echo):
     envs = [RemoteEnv(options) for _ in range(3)]
     for env in envs:
         env.reset(Task("good", "echo", "train"))
-    with pytest.raises(EnvFailure, match="503.*all 3 sessions are taken"):
+    with pytest.raises(EnvFailure, match=r"503.*all 3 sessions are taken"):
         RemoteEnv(options).reset(Task("good", "echo", "train"))
     echo._sessions._idle_s = 0.0
     asyncio.run_coroutine_threadsafe(echo._sessions.expire(), echo._loop).result(10)
@@ -166,7 +166,7 @@ def test_bad_requests_are_refused_in_words(echo, method, path, body, status):
 
 def test_a_token_is_asked_for(monkeypatch):
     with EnvServer(DOORS, workers=1, token="secret") as server:
-        with pytest.raises(ConfigError, match="401.*token"):
+        with pytest.raises(ConfigError, match=r"401.*token"):
             find_env("http", {"url": server.url})
         monkeypatch.setenv("MY_TOKEN", "secret")
         assert find_env("http", {"url": server.url, "token_variable": "MY_TOKEN"}).name == "doors"
@@ -183,7 +183,7 @@ def test_the_command_opens_nothing_to_the_network_without_a_token(capsys):
 
 @contextlib.contextmanager
 def raw_server(*answers):
-    """Answers one connection after the other with these bytes; None hangs, "" closes at once. Gives url and requests."""
+    """Answers one connection after the other with these bytes; None hangs. Gives its url and the requests."""
     seen = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
