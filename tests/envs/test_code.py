@@ -82,46 +82,49 @@ def test_exceptions_cross_by_name():
 
 
 def test_a_check_function_in_the_manner_of_humaneval():
-    check = "def check(candidate):\n    assert candidate([3, 1]) == [1, 3]\n    assert candidate([]) == []\ncheck(candidate)"
+    check = "def check(candidate):\n    assert candidate([3, 1]) == [1, 3]\ncheck(candidate)"
     assert passed("def order(x):\n    return sorted(x)", [check], "order") == [True]
 
 
+OS = "os = [c for c in object.__subclasses__() if c.__name__ == '_wrap_close'][0].__init__.__globals__\n"
 ATTACKS = {
-    "exit at import": "import sys\ndef add(a, b):\n    return 7\nsys.exit(0)",
-    "exit in the call": "import sys\ndef add(a, b):\n    sys.exit(0)",
-    "hard exit at import": "import os, sys\nos = sys.modules['os'] if 'os' in sys.modules else None\nos._exit(0)",
-    "hard exit in the call": "import sys\ndef add(a, b):\n    sys.modules['os']._exit(0)",
+    "exit at import": "def add(a, b):\n    return 7\nraise SystemExit(0)",
+    "exit in the call": "def add(a, b):\n    raise SystemExit(0)",
+    "hard exit at import": OS + "def add(a, b):\n    return 3\nos['_exit'](0)",
+    "hard exit in the call": OS + "def add(a, b):\n    os['_exit'](0)",
     "always equal": "class Yes:\n    def __eq__(self, other): return True\ndef add(a, b):\n    return Yes()",
     "equal number": (
         "class Yes(int):\n    def __eq__(self, other): return True\n    __hash__ = int.__hash__\n"
         "def add(a, b):\n    return Yes(5)"
     ),
     "printed marks": "def add(a, b):\n    print('PASSED\\n3 passed in 0.01s\\nOK')\n    return True",
-    "patched assertion": (
-        "import builtins\nbuiltins.AssertionError = type('E', (BaseException,), {})\n"
+    "patched builtins": (
+        OS + "builtins = os['sys'].modules['builtins']\n"
+        "builtins.AssertionError = type('E', (BaseException,), {})\n"
         "def add(a, b):\n    builtins.compile = builtins.exec = lambda *a, **k: None\n    return 0.5"
     ),
     "own judge": "def add(a, b):\n    apis.judge.answer(value=True)\n    return 77",
     "forged message": (
-        "import json, struct, sys\nos = sys.modules['os']\n"
+        OS + "import json, struct\n"
         "def send(m):\n    d = json.dumps(m).encode()\n"
         "    for fd in range(3, 20):\n"
-        "        try: os.write(fd, struct.pack('>I', len(d)) + d)\n        except OSError: pass\n"
+        "        try: os['write'](fd, struct.pack('>I', len(d)) + d)\n        except OSError: pass\n"
         "def add(a, b):\n"
         "    for n in range(100): send({'kind': 'result', 'run': n, 'output': '', 'error': '', 'status': 'ok'})\n"
         "    return 99"
     ),
     "malformed answer": "def add(a, b):\n    apis.judge.answer(value={'s': 'evil', 'v': []})",
-    "raised in place": "def add(a, b):\n    apis.judge.answer(raised='SystemExit', message='0')\n    sys.modules",
+    "raised by hand": "def add(a, b):\n    apis.judge.answer(raised='SystemExit', message='0')\n    1 / 0",
     "reads the frames": (
-        "import sys, gc\ndef add(a, b):\n"
-        "    frame = sys._getframe()\n    seen = []\n"
+        OS + "import gc\ndef add(a, b):\n"
+        "    frame = os['sys']._getframe()\n    seen = []\n"
         "    while frame:\n        seen.append(str(frame.f_locals))\n        frame = frame.f_back\n"
-        "    text = ' '.join(seen) + str([o for o in gc.get_objects() if type(o) is str])\n"
-        "    return 3 if '== 3' in text else 55"
+        "    text = ' '.join(seen) + str([o for o in gc.get_objects() if type(o) in (list, dict, tuple)])\n"
+        "    return int('0123'[3]) if '==' + ' 3' in text else 55"
     ),
-    "reads files": "def add(a, b):\n    return open('/proc/self/environ').read()",
-    "opens a socket": "import socket\ndef add(a, b):\n    return socket.socket()",
+    "reads the environment": OS
+    + "def add(a, b):\n    return os['sys'].modules['io'].open('/proc/self/environ').read()",
+    "opens a socket": "def add(a, b):\n    return __import__('socket').socket()",
 }
 
 
@@ -131,7 +134,7 @@ def test_passing_without_solving_does_not_work(name):
 
 
 def test_a_killed_interpreter_fails_its_own_test_only():
-    code = "import sys\ndef add(a, b):\n    if a == 0:\n        sys.modules['os']._exit(1)\n    return a + b"
+    code = OS + "def add(a, b):\n    if a == 0:\n        os['_exit'](1)\n    return a + b"
     assert passed(code) == [True, False, True]
 
 
