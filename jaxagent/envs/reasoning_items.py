@@ -1,4 +1,4 @@
-"""reasoning-gym's items and scores. Runs in a child that can be killed (judge_process.py): some scorers evaluate text."""
+"""reasoning-gym's items and scores. Runs in a child that can be killed (judge_process.py): scorers evaluate text."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_an_answer_that_hangs_the_scorer_is_worth_nothing():
 def test_options_are_checked_before_the_run():
     with pytest.raises(ConfigError, match="no_such_puzzle"):
         spec(no_such_puzzle={})
-    with pytest.raises(ConfigError, match="chain_sum.*max_term"):
+    with pytest.raises(ConfigError, match=r"chain_sum.*max_term"):
         spec(chain_sum={"max_term": 3})
     with pytest.raises(ConfigError, match="no split 'valid'"):
         find_env("reasoning_gym", {"datasets": {"chain_sum": {}}, "tasks": {"valid": 3}})
