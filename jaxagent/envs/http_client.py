@@ -87,6 +87,8 @@ class HttpClient:
             connection.request(method, prefix + path, payload, {**sent, **self.headers, **headers})
             response = connection.getresponse()
             data = response.read(MAX_ANSWER + 1)
+            if response.length and len(data) <= MAX_ANSWER:
+                raise http.client.IncompleteRead(data, response.length)
             names = {name.lower(): value for name, value in response.getheaders()}
         except (OSError, http.client.HTTPException) as exc:
             if time.monotonic() >= end or isinstance(exc, TimeoutError):

@@ -40,7 +40,7 @@ class RemoteOptions(Record):
     def client(self) -> HttpClient:
         token = os.environ.get(self.token_variable, "") if self.token_variable else ""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        return HttpClient(self.url, self.step_s, self.retries, headers)
+        return HttpClient(self.url.rstrip("/"), self.step_s, self.retries, headers)
 
 
 class RemoteEnv:

@@ -198,9 +198,10 @@ def raw_server(*answers):
                     seen.append((head.split(b"\r\n")[0].decode(), body.decode()))
                     if answer is None:
                         connection.recv(1)  # until the client gives up
-                    for part in [answer] if isinstance(answer, bytes) else answer or []:
-                        connection.sendall(part)
-                        time.sleep(0.1 if not isinstance(answer, bytes) else 0)
+                    with contextlib.suppress(OSError):  # the client has had enough
+                        for part in [answer] if isinstance(answer, bytes) else answer or []:
+                            connection.sendall(part)
+                            time.sleep(0.1 if not isinstance(answer, bytes) else 0)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
