@@ -77,6 +77,12 @@ def _report(parsed: argparse.Namespace) -> int:
     return 0
 
 
+def _serve_env(parsed: argparse.Namespace) -> int:
+    from jaxagent.envs.server import main as serve
+
+    return serve([parsed.env, *parsed.rest])
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="jaxagent", description="Train tool-using LLM agents by RL, in JAX."
@@ -103,6 +109,11 @@ def _parser() -> argparse.ArgumentParser:
         )
     sub = add("report", _report, "Draw the curves and the page of a run folder, finished or not.")
     sub.add_argument("run_dir")
+    sub = add("serve-env", _serve_env, "Host an environment over HTTP (docs/environments/http.md).")
+    sub.add_argument("env", help="a name of the table of environments, or a run file")
+    sub.add_argument(
+        "rest", nargs=argparse.REMAINDER, help="python -m jaxagent.envs.server --help lists them"
+    )
     sub = add("export", _export, "Write the newest checkpoint of a run as a Hugging Face folder.")
     sub.add_argument("run_dir")
     sub.add_argument("out")

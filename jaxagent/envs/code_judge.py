@@ -80,7 +80,7 @@ _answer()
 """
 
 
-class TestLimits(Record):
+class JudgeLimits(Record):
     """call_s: seconds of one call of the function under test. total_s: of all tests; those left then fail.
 
     The pool gives an evaluation 60 seconds; a test that begins at the last moment may take total_s again.
@@ -100,7 +100,7 @@ class Report:
     loaded: SandboxResult
 
 
-def run_tests(code: str, tests: Sequence[str], *, entry_point: str, limits: TestLimits) -> Report:
+def run_tests(code: str, tests: Sequence[str], *, entry_point: str, limits: JudgeLimits) -> Report:
     """Run each test (Python that asserts) against `entry_point` of `code`; a test passes if it runs to its end.
 
     Tests see the function under its own name and as `candidate`, and share a namespace, in order.

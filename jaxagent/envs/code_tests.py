@@ -18,7 +18,7 @@ from pydantic import Field, field_validator
 
 from jaxagent.chat.tools import parse_code
 from jaxagent.config import Record
-from jaxagent.envs.code_judge import TestLimits, run_tests
+from jaxagent.envs.code_judge import JudgeLimits, run_tests
 from jaxagent.envs.entry import Entry
 from jaxagent.envs.json_lines import read_records
 from jaxagent.envs.protocol import EnvSpec
@@ -66,7 +66,7 @@ class CodeOptions(Record):
 
     files: dict[str, str] = Field(default={})
     turns: int = Field(default=1, ge=1)
-    limits: TestLimits = TestLimits()
+    limits: JudgeLimits = JudgeLimits()
     bare: bool = False
 
 

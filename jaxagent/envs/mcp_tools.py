@@ -255,14 +255,9 @@ def mcp_spec(options: McpOptions) -> EnvSpec:
         finally:
             server.close()
     except (EnvFailure, OSError) as failure:
-        named = options.url or " ".join(options.command)
-        raise ConfigError(
-            f"env.options: the MCP server {named} does not answer: {failure}; run it by hand"
-        ) from failure
+        raise ConfigError(f"env.options: the MCP server {named} does not answer: {failure}") from failure
     if not tools:
-        raise ConfigError(
-            f"env.options: the MCP server {options.url or ' '.join(options.command)} has no tools"
-        )
+        raise ConfigError(f"env.options: the MCP server {named} has no tools")
     return EnvSpec(
         name="mcp",
         make=partial(McpTools, options),

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from jaxagent.envs.code_judge import TestLimits, run_tests
+from jaxagent.envs.code_judge import JudgeLimits, run_tests
 from jaxagent.envs.code_tests import CodeTests, generated
 from jaxagent.envs.table import find_env
 from jaxagent.errors import ConfigError, DataError
@@ -14,11 +14,11 @@ from jaxagent.types import Action, ExecStatus, Message, Task
 from tests.envs.contract import check_contract
 
 SPEC = find_env("code", {})
-LIMITS = TestLimits(call_s=2.0, total_s=20.0)
+LIMITS = JudgeLimits(call_s=2.0, total_s=20.0)
 ADD = ("assert add(1, 2) == 3", "assert add(0, 0) == 0", "assert candidate(-4, 2) == -2")
 
 
-def passed(code: str, tests=ADD, entry_point: str = "add", limits: TestLimits = LIMITS) -> list[bool]:
+def passed(code: str, tests=ADD, entry_point: str = "add", limits: JudgeLimits = LIMITS) -> list[bool]:
     return list(run_tests(code, tests, entry_point=entry_point, limits=limits).passed)
 
 
@@ -141,12 +141,12 @@ def test_a_killed_interpreter_fails_its_own_test_only():
 @pytest.mark.parametrize("body", ["while True: pass", "x = [0] * 10**10", "return 9**9**9**9"])
 def test_what_runs_away_is_stopped(body):
     code = f"def add(a, b):\n    if a:\n        {body}\n    return 0"
-    limits = TestLimits(call_s=0.3, total_s=20.0)
+    limits = JudgeLimits(call_s=0.3, total_s=20.0)
     assert passed(code, ADD, limits=limits) == [False, True, False]
 
 
 def test_all_tests_together_have_a_limit():
-    limits = TestLimits(call_s=0.5, total_s=0.6)
+    limits = JudgeLimits(call_s=0.5, total_s=0.6)
     report = run_tests("def f(x):\n    while True: pass", ["f(1)"] * 9, entry_point="f", limits=limits)
     assert report.failures[-1] == "test 9: out of time"
 

@@ -156,7 +156,7 @@ def test_a_hang_ends_and_a_refusal_is_words(faulty):
     with pytest.raises(ToolError, match="no such tool"):
         call_tool(faulty, "refuse", {})
     faulty._seconds = 0.3
-    with pytest.raises(EnvFailure, match="no answer in 0.3 s"):
+    with pytest.raises(EnvFailure, match=r"no answer in 0\.3 s"):
         call_tool(faulty, "hang", {})
 
 
