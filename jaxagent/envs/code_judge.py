@@ -57,11 +57,10 @@ def _unpack(data):
 """
 
 PROXY = """
-import builtins as _builtins
 def {name}(*args, **kwargs):
     answer = apis.candidate.call(arguments=_pack([args, kwargs]))
     if "raised" in answer:
-        kind = getattr(_builtins, answer["raised"], None)
+        kind = __builtins__.get(answer["raised"])
         known = isinstance(kind, type) and issubclass(kind, Exception)
         raise (kind if known else RuntimeError)(answer["message"])
     return _unpack(answer["value"])
@@ -113,7 +112,9 @@ def run_tests(code: str, tests: Sequence[str], *, entry_point: str, limits: Judg
         of_judge = SandboxLimits(wall_s=limits.total_s, cpu_s=limits.total_s, memory_mb=limits.memory_mb)
         with Sandbox(candidate.api_call, limits=of_judge) as judge:
             prelude = VALUES + PROXY.format(name=entry_point)
-            judge.run(prelude)
+            ready = judge.run(prelude)
+            if ready.exec_status != "ok":
+                raise RuntimeError(f"the judge's own code does not run: {ready.error}")
             results = [_one(judge, test, end, prelude) for test in tests]
     passed = tuple(not failure for failure in results)
     failures = tuple(f"test {n}: {failure}" for n, failure in enumerate(results, 1) if failure)

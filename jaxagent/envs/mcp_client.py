@@ -29,7 +29,7 @@ UNKNOWN_METHOD = {"code": -32601, "message": "this client offers nothing to serv
 _BOUND = (  # the server dies with its worker, however that dies; other systems rely on the end of its stdin
     "import ctypes, os, sys\n"
     "if sys.platform == 'linux': ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)\n"
-    "os.execvp(sys.argv[1], sys.argv[1:])"
+    "if os.getppid() == int(sys.argv[1]): os.execvp(sys.argv[2], sys.argv[2:])"  # else it has died meanwhile
 )
 
 
@@ -125,7 +125,7 @@ class StdioServer:
     ):
         self._seconds, self._ids, self._buffer = seconds, itertools.count(1), b""
         self._process = subprocess.Popen(
-            [sys.executable, "-S", "-E", "-c", _BOUND, *command],
+            [sys.executable, "-S", "-E", "-c", _BOUND, str(os.getpid()), *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -120,7 +120,7 @@ ATTACKS = {
         "    frame = os['sys']._getframe()\n    seen = []\n"
         "    while frame:\n        seen.append(str(frame.f_locals))\n        frame = frame.f_back\n"
         "    text = ' '.join(seen) + str([o for o in gc.get_objects() if type(o) in (list, dict, tuple)])\n"
-        "    return int('0123'[3]) if '==' + ' 3' in text else 55"
+        "    return int('0123'[3]) if chr(61) * 2 + ' 3' in text else 55"
     ),
     "reads the environment": OS
     + "def add(a, b):\n    return os['sys'].modules['io'].open('/proc/self/environ').read()",
@@ -154,7 +154,7 @@ def test_all_tests_together_have_a_limit():
 def test_the_code_sees_neither_tests_nor_solution_before_it_is_called():
     code = (
         "import gc\nseen = str([o for o in gc.get_objects() if type(o) in (list, dict, tuple)])\n"
-        "def add(a, b):\n    return 'assert' + ' add(1' in seen"
+        "def add(a, b):\n    return chr(97) + 'ssert add(1' in seen"
     )
     assert passed(code, ["assert add(1, 2) is False"]) == [True]
 

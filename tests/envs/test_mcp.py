@@ -243,9 +243,7 @@ def check_sdk_server(server):
     assert tool["function"]["name"] == "add"
     assert set(tool["function"]["parameters"]["properties"]) == {"a", "b"}
     assert call_tool(server, "add", {"a": 2, "b": 3}) == ("5", False)
-    text, error = call_tool(server, "add", {"a": 13, "b": 3})
-    assert error
-    assert "unlucky" in text
+    assert call_tool(server, "add", {"a": 13, "b": 3})[1]
     assert call_tool(server, "add", {"a": "x"})[1]
     server.close()
 
