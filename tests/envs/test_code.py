@@ -116,7 +116,7 @@ ATTACKS = {
     "malformed answer": "def add(a, b):\n    apis.judge.answer(value={'s': 'evil', 'v': []})",
     "raised by hand": "def add(a, b):\n    apis.judge.answer(raised='SystemExit', message='0')\n    1 / 0",
     "reads the frames": (
-        OS + "import gc\ndef add(a, b):\n"
+        OS + "gc = os['sys'].modules['gc']\ndef add(a, b):\n"
         "    frame = os['sys']._getframe()\n    seen = []\n"
         "    while frame:\n        seen.append(str(frame.f_locals))\n        frame = frame.f_back\n"
         "    text = ' '.join(seen) + str([o for o in gc.get_objects() if type(o) in (list, dict, tuple)])\n"
@@ -153,7 +153,8 @@ def test_all_tests_together_have_a_limit():
 
 def test_the_code_sees_neither_tests_nor_solution_before_it_is_called():
     code = (
-        "import gc\nseen = str([o for o in gc.get_objects() if type(o) in (list, dict, tuple)])\n"
+        OS
+        + "gc = os['sys'].modules['gc']\nseen = str([o for o in gc.get_objects() if type(o) in (list, dict, tuple)])\n"
         "def add(a, b):\n    return chr(97) + 'ssert add(1' in seen"
     )
     assert passed(code, ["assert add(1, 2) is False"]) == [True]
