@@ -34,7 +34,7 @@ from jaxagent.yaml_files import parse_yaml
 
 MAX_REQUEST = 8 << 20
 READ_S = 60.0  # a connection that sends nothing for so long is closed
-HOURLY_S = 3600.0
+ANSWER_S = 3600.0  # the pool has deadlines of its own; this only bounds a thread's life
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
@@ -52,7 +52,6 @@ class EnvServer:
         idle_s: float = 600.0,
         token: str = "",
     ):
-        self._loop = asyncio.new_event_loop()
         self._pool = EnvPool(workers)
         self._sessions = Sessions(spec, self._pool, limit=sessions, idle_s=idle_s)
         self._idle_s = idle_s
@@ -61,6 +60,7 @@ class EnvServer:
         except OSError as exc:
             raise ConfigError(f"cannot listen on {host}:{port}: {exc}; choose another --port") from exc
         self._http.daemon_threads = True
+        self._loop = asyncio.new_event_loop()
         self._threads = [
             threading.Thread(target=self._run_loop, daemon=True),
             threading.Thread(target=self._http.serve_forever, args=(0.1,), daemon=True),
@@ -99,7 +99,7 @@ class EnvServer:
     def _answer(self, method: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Called by the threads that read requests."""
         work = asyncio.run_coroutine_threadsafe(_route(self._sessions, method, path, body), self._loop)
-        return work.result(HOURLY_S)
+        return work.result(ANSWER_S)
 
 
 async def _route(sessions: Sessions, method: str, target: str, body: Mapping[str, Any]) -> dict[str, Any]:

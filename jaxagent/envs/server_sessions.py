@@ -141,7 +141,8 @@ class Sessions:
         """End a session; one that is no more is as good as ended."""
         if name in self._sessions:
             async with self._sessions[name].lock:
-                await self._drop(name)
+                if name in self._sessions:  # it may have failed while this request waited
+                    await self._drop(name)
         return {}
 
     async def demonstrate(self, split: str, task_id: str, seed: int, sloppiness: float) -> dict[str, Any]:

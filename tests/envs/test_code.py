@@ -153,8 +153,8 @@ def test_all_tests_together_have_a_limit():
 
 def test_the_code_sees_neither_tests_nor_solution_before_it_is_called():
     code = (
-        OS
-        + "gc = os['sys'].modules['gc']\nseen = str([o for o in gc.get_objects() if type(o) in (list, dict, tuple)])\n"
+        OS + "gc = os['sys'].modules['gc']\n"
+        "seen = str([o for o in gc.get_objects() if type(o) in (list, dict, tuple)])\n"
         "def add(a, b):\n    return chr(97) + 'ssert add(1' in seen"
     )
     assert passed(code, ["assert add(1, 2) is False"]) == [True]
