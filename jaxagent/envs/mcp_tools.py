@@ -9,6 +9,7 @@ the `Evaluation`: `task` is the line, `transcript` the calls in order, {"name", 
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import os
@@ -163,6 +164,7 @@ class McpTools:
         key = self._options.model_dump_json()
         if key not in _kept:
             _kept[key] = start(self._options)
+            atexit.register(self._forget)
         return _kept[key]
 
     def _call(self, call: ToolCall) -> str:
@@ -179,7 +181,7 @@ class McpTools:
         return text or ("Error." if error else "Done.")
 
     def _forget(self) -> None:
-        """A kept server that failed serves no further episode."""
+        """A kept server that failed serves no further episode; none outlives its process."""
         server = _kept.pop(self._options.model_dump_json(), None)
         if server is not None:
             server.close()
