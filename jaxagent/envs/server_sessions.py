@@ -89,12 +89,12 @@ class Sessions:
             session.used = time.monotonic()
             if session.handle is None:
                 try:
-                    session.handle = await self._pool.open(self._spec, task)
-                    opening = _guarded("prompt", lambda: self._spec.prompt(task, session.handle.first))
+                    handle = session.handle = await self._pool.open(self._spec, task)
+                    opening = _guarded("prompt", lambda: self._spec.prompt(task, handle.first))
                 except EnvFailure as failure:
                     await self._drop(name)
                     raise Refused(500, failure.kind, str(failure)) from failure
-                session.opened = {"session": name, "prompt": _prompt(opening), **_step(session.handle.first)}
+                session.opened = {"session": name, "prompt": _prompt(opening), **_step(handle.first)}
             return session.opened
 
     async def step(self, name: str, index: int, message: str) -> dict[str, Any]:
