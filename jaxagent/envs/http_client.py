@@ -22,7 +22,7 @@ from jaxagent.errors import ConfigError, EnvFailure
 MAX_ANSWER = 32 << 20
 BUSY = (429, 502, 503, 504)  # the request was not taken up, or may have been: repeat it if that is harmless
 BACKOFF_S = 0.2
-KINDS = ("raised", "hang", "died", "garbage", "reset")
+KINDS = ("raised", "hang", "died", "garbage", "reset", "diverged", "user", "judge")  # of EnvFailure
 
 
 @dataclass(frozen=True)
