@@ -79,6 +79,7 @@ def _report(parsed: argparse.Namespace) -> int:
     return 0
 
 
+<<<<<<< HEAD
 def _eval(parsed: argparse.Namespace) -> int:
     from jaxagent.config import read_run
     from jaxagent.eval.settings import asked
@@ -111,6 +112,12 @@ def _show_comparison(a: Path, b: Path, out: Path | None) -> None:
     show_comparison(compared, a, b)
     if out is not None:
         write_json(out, {"a": str(a), "b": str(b), "splits": [asdict(item) for item in compared]})
+=======
+def _serve_env(parsed: argparse.Namespace) -> int:
+    from jaxagent.envs.server import main as serve
+
+    return serve([parsed.env, *parsed.rest])
+>>>>>>> main
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -142,6 +149,11 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--json", metavar="FILE", help="write the comparison there too")
     sub = add("report", _report, "Draw the curves and the page of a run folder, finished or not.")
     sub.add_argument("run_dir")
+    sub = add("serve-env", _serve_env, "Host an environment over HTTP (docs/environments/http.md).")
+    sub.add_argument("env", help="a name of the table of environments, or a run file")
+    sub.add_argument(
+        "rest", nargs=argparse.REMAINDER, help="python -m jaxagent.envs.server --help lists them"
+    )
     sub = add("export", _export, "Write the newest checkpoint of a run as a Hugging Face folder.")
     sub.add_argument("run_dir")
     sub.add_argument("out")

@@ -20,8 +20,8 @@ class RolloutError(JaxagentError):
 class EnvFailure(JaxagentError):
     """An environment raised, hung, died or answered garbage; the episode is retried, then dropped.
 
-    kind: "raised" | "hang" | "died" | "garbage" | "reset" | "diverged" (a replay) | "user" | "judge" (an endpoint that
-          the environment asks) | "endpoint" (one that plays), used as the reason in the conservation counts.
+    kind: "raised" | "hang" | "died" | "garbage" | "reset" | "diverged" (a replay) | "user" | "judge" (an endpoint
+          that the environment asks) | "endpoint" (one that plays); the reason in the conservation counts.
     """
 
     def __init__(self, kind: str, message: str):

@@ -119,19 +119,21 @@ def all_rows(evaluation: Evaluation) -> list[list[str]]:
 
 
 def score_chart(evaluations: Sequence[Evaluation], path: Path, *, title: str) -> Path:
-    """TGC with its interval: overall, by kind of task, and pass@k where there are several samples."""
-    sampled = [e for e in evaluations if "pass_at_2" in e["metrics"]]
-    figure = Figure(figsize=(5.2 * (2 + bool(sampled)), 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = np.atleast_1d(figure.subplots(1, 2 + bool(sampled)))
+    """TGC with its interval: overall, by kind of task if there are several, and pass@k over several samples."""
     overall = [(_named(e), *_interval_of(e["metrics"])) for e in evaluations if "tgc" in e["metrics"]]
-    _bars(axes[0], overall, "Tasks solved")
-    by_kind = [
-        (name, 100 * mean, 100 * low, 100 * high) for name, _, mean, low, high, _ in _kinds(evaluations[0])
-    ]
-    _bars(axes[1], by_kind, f"By kind of task ({_named(evaluations[0])})")
-    for evaluation in sampled:
-        _curves(axes[2], evaluation)
+    found = _kinds(evaluations[0])
+    by_kind = [(name, 100 * mean, 100 * low, 100 * high) for name, _, mean, low, high, _ in found]
+    sampled = [e for e in evaluations if "pass_at_2" in e["metrics"]]
+    panels = 1 + (len(by_kind) > 1) + bool(sampled)
+    height = max(3.2, 1 + 0.24 * max(len(overall), len(by_kind)))
+    figure = Figure(figsize=(5.2 * panels, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = iter(np.atleast_1d(figure.subplots(1, panels)))
+    _bars(next(axes), overall, "Tasks solved")
+    if len(by_kind) > 1:
+        _bars(next(axes), by_kind, f"By kind of task ({_named(evaluations[0])})")
+    if sampled:
+        _curves(next(axes), sampled)
     figure.suptitle(title, fontsize=11)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
@@ -140,26 +142,33 @@ def score_chart(evaluations: Sequence[Evaluation], path: Path, *, title: str) ->
 
 def _bars(axis: Axes, rows: Sequence[tuple[str, float, float, float]], name: str) -> None:
     """Horizontal bars, the first on top; whiskers are 95 % intervals over tasks."""
-    for place, (_, value, low, high) in enumerate(reversed(rows)):
+    for place, (_, value, low, high) in enumerate(rows):
         whiskers = [[max(value - low, 0)], [max(high - value, 0)]]
         axis.barh(place, value, xerr=whiskers, color="#0072b2", ecolor="#333333", height=0.6, capsize=2)
-    axis.set_yticks(range(len(rows)), [row[0] for row in reversed(rows)], fontsize=8)
+    axis.set_yticks(range(len(rows)), [row[0] for row in rows], fontsize=8)
+    axis.set_ylim(max(len(rows), 5) - 0.4, -0.6)  # few bars stay thin
     axis.set_xlim(0, 100)
     axis.set_xlabel("percent", fontsize=8)
     axis.set_title(name, fontsize=10)
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _curves(axis: Axes, evaluation: Evaluation) -> None:
+def _curves(axis: Axes, evaluations: Sequence[Evaluation]) -> None:
     """pass@k rises with k, pass^k falls."""
-    for prefix, label in (("pass_at_", "pass@k"), ("pass_hat_", "pass^k")):
-        names = sorted((m for m in evaluation["metrics"] if m.startswith(prefix)), key=_by_k)
-        k, value = [_by_k(m)[0] for m in names], [evaluation["metrics"][m] for m in names]
-        axis.plot(k, value, marker="o", ms=4, lw=1.4, label=f"{label}, {_named(evaluation)}")
+    ticks: set[int] = set()
+    for evaluation in evaluations:
+        for prefix, label in (("pass_at_", "pass@k"), ("pass_hat_", "pass^k")):
+            names = sorted((m for m in evaluation["metrics"] if m.startswith(prefix)), key=_by_k)
+            k, value = [_by_k(m)[0] for m in names], [evaluation["metrics"][m] for m in names]
+            axis.plot(k, value, marker="o", ms=4, lw=1.4, label=f"{label}, {evaluation['split']}")
+            ticks |= set(k)
     axis.set_xscale("log", base=2)
+    axis.set_xticks(sorted(ticks), [str(tick) for tick in sorted(ticks)])
     axis.set_ylim(-0.03, 1.03)
     axis.set_xlabel("k", fontsize=8)
     axis.set_title("Several samples a task", fontsize=10)
+    axis.grid(alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)
     axis.legend(fontsize=7, frameon=False)
 
 
