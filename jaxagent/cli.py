@@ -79,7 +79,6 @@ def _report(parsed: argparse.Namespace) -> int:
     return 0
 
 
-<<<<<<< HEAD
 def _eval(parsed: argparse.Namespace) -> int:
     from jaxagent.config import read_run
     from jaxagent.eval.settings import asked
@@ -112,12 +111,12 @@ def _show_comparison(a: Path, b: Path, out: Path | None) -> None:
     show_comparison(compared, a, b)
     if out is not None:
         write_json(out, {"a": str(a), "b": str(b), "splits": [asdict(item) for item in compared]})
-=======
+
+
 def _serve_env(parsed: argparse.Namespace) -> int:
     from jaxagent.envs.server import main as serve
 
     return serve([parsed.env, *parsed.rest])
->>>>>>> main
 
 
 def _parser() -> argparse.ArgumentParser:
