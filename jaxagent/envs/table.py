@@ -21,7 +21,7 @@ ENVIRONMENTS: Mapping[str, str] = {
     "agentdojo": "jaxagent.envs.agentdojo",
     "alfworld": "jaxagent.envs.alfworld",
     "appworld": "jaxagent.envs.appworld.spec",
-    "bfcl": "jaxagent.envs.bfcl",
+    "bfcl": "jaxagent.envs.bfcl.spec",
     "code": "jaxagent.envs.code_tests",
     "gymnasium": "jaxagent.envs.gymnasium_text",
     "http": "jaxagent.envs.remote",
