@@ -33,13 +33,15 @@ class Backend:
     def call(self, call: ToolCall) -> str:
         """The result as the benchmark writes it: text as it is, dictionaries as JSON, the rest by `str`.
 
-        A call that raises answers with the exception's text, as the benchmark's executor does.
+        A call that raises answers with the exception's text, as the benchmark's executor does. Arguments are copied:
+        tools keep lists that they are given, and append to them later.
         """
         owner = self._owner.get(call.name)
         if owner is None:
             return f"{FAILED}name '{call.name}' is not defined"
         try:
-            return _written(getattr(self.instances[owner], call.name)(**call.arguments))
+            arguments = copy.deepcopy(dict(call.arguments))
+            return _written(getattr(self.instances[owner], call.name)(**arguments))
         except Exception as error:
             return f"{FAILED}{error}"
 
