@@ -76,6 +76,4 @@ def _written(result: Any) -> str:
 
 
 def _state(instance: Any) -> Mapping[str, str]:
-    return {
-        name: repr(value) for name, value in sorted(vars(instance).items()) if name not in NOT_STATE
-    }
+    return {name: repr(value) for name, value in sorted(vars(instance).items()) if name not in NOT_STATE}

@@ -20,7 +20,9 @@ from jaxagent.types import Action, Evaluation, ExecStatus, Message, StepResult, 
 
 STEPS = 20  # messages with calls that a turn may have
 OVER = "The conversation is over."
-NEW_FUNCTIONS = "I have updated some more functions you can choose from. What about now?"  # the benchmark's words
+NEW_FUNCTIONS = (
+    "I have updated some more functions you can choose from. What about now?"  # the benchmark's words
+)
 
 
 @dataclass
@@ -69,9 +71,7 @@ class BfclEnv:
             self._end_turn()
         unreached = ["not reached" if not play.forced else "not reached: 20 steps in one turn"]
         faults = play.faults + unreached * (total - play.turn)
-        idle = [
-            not called for called, calls in zip(play.called, self.entry.expected) if not calls
-        ]
+        idle = [not called for called, calls in zip(play.called, self.entry.expected) if not calls]
         return Evaluation(
             success=not any(faults),
             passed=faults.count(""),
