@@ -20,6 +20,7 @@ from jaxagent.types import ToolCall
 SOURCE = "bfcl_eval.eval_checker.multi_turn_eval.func_source_code"
 STATELESS = ("MathAPI",)
 FAILED = "Error during execution: "
+LARGEST = 1000  # digits or exponent
 NOT_STATE = ("_random", "_api_description")  # a generator has no readable state; descriptions never change
 
 
@@ -39,6 +40,8 @@ class Backend:
         owner = self._owner.get(call.name)
         if owner is None:
             return f"{FAILED}name '{call.name}' is not defined"
+        if owner == "MathAPI" and _endless(call.arguments):
+            return f"{FAILED}a number is too large for this function"
         try:
             arguments = copy.deepcopy(dict(call.arguments))
             return _written(getattr(self.instances[owner], call.name)(**arguments))
@@ -49,6 +52,15 @@ class Backend:
         """A short name of the state: equal for equal states, over what calls can read and change."""
         state = {name: _state(instance) for name, instance in self.instances.items()}
         return hashlib.sha1(repr(state).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def _endless(arguments: Mapping[str, Any]) -> bool:
+    """Whether exact arithmetic could take hours and the worker with it: 10**12 digits, or to the power of 10**30.
+
+    The largest such number of the ground truth is 10.
+    """
+    demanded = [arguments.get(name) for name in ("precision", "exponent", "decimal_places")]
+    return any(isinstance(value, int) and abs(value) > LARGEST for value in demanded)
 
 
 def failed(result: str) -> bool:
