@@ -165,7 +165,7 @@ def test_turns_are_judged_one_by_one():
     verdict = env.evaluate()
     assert verdict.info["turns"] == [True, False, True, True]
     assert (verdict.success, verdict.passed, verdict.total) == (False, 3, 4)
-    assert verdict.failures[0].startswith("turn 1: results are missing: {\"matching_lines\"")
+    assert verdict.failures[0].startswith('turn 1: results are missing: {"matching_lines"')
 
 
 def test_calls_where_nothing_can_be_done_are_reported_but_not_punished():
@@ -414,7 +414,7 @@ def test_tools_are_json_schema():
     }
     for class_name in data.DOCS:
         for doc in data.functions(class_name).values():
-            text = json.dumps(tool(doc, responses=True))
+            text = json.dumps(tool(doc))
             assert not any(f'"type": "{kind}"' in text for kind in ("dict", "float", "any"))
 
 
@@ -433,12 +433,12 @@ def test_splits():
 
 
 def test_prompt_of_the_python_format_carries_the_functions():
-    chosen = spec(format="python", responses=False)
+    chosen = spec(format="python", describe="signatures")
     found = task("multi_turn_base_0")
     prompt = chosen.prompt(found, chosen.make().reset(found))
     assert prompt.tools == ()
     assert [message.role for message in prompt.messages] == ["system", "user"]
-    assert '"name": "grep"' in prompt.messages[0].content
+    assert "\ngrep(file_name: string, pattern: string)\n" in prompt.messages[0].content
 
 
 def test_a_sloppy_expert_fails_sometimes():

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from jaxagent.envs.bfcl.backend import Backend, failed
 from jaxagent.envs.bfcl.calls import Format, python_call
 from jaxagent.envs.bfcl.data import Entry, find
-from jaxagent.envs.bfcl.tools import handed_out, listing
+from jaxagent.envs.bfcl.tools import Describe, handed_out, listing
 from jaxagent.envs.bfcl.verdict import turn_fault
 from jaxagent.types import Action, Evaluation, ExecStatus, Message, StepResult, Task, ToolCall
 
@@ -46,8 +46,8 @@ class Play:
 class BfclEnv:
     """Answers are tool results, or the user's next turn."""
 
-    def __init__(self, format: Format = "hermes", responses: bool = True):
-        self.format, self.responses = format, responses
+    def __init__(self, format: Format = "hermes", describe: Describe = "full"):
+        self.format, self.describe = format, describe
 
     def reset(self, task: Task) -> StepResult:
         self.entry: Entry = find(task)
@@ -134,7 +134,7 @@ class BfclEnv:
         """What the user says at the open turn."""
         new = handed_out(self.entry, self.play.turn)
         said = self.entry.turns[self.play.turn]
-        return f"{listing(new, responses=self.responses)}\n{NEW_FUNCTIONS}" if new else said
+        return f"{listing(new, self.describe)}\n{NEW_FUNCTIONS}" if new else said
 
     def _anchor(self) -> str:
         return f"{self.entry.task_id}/{self.play.turn}/{self.play.model.key()}"

@@ -15,7 +15,7 @@ from jaxagent.envs.bfcl import data
 from jaxagent.envs.bfcl.calls import Format, parse_hermes, parse_python
 from jaxagent.envs.bfcl.env import STEPS, BfclEnv
 from jaxagent.envs.bfcl.expert import Expert
-from jaxagent.envs.bfcl.tools import listing, offered, tool
+from jaxagent.envs.bfcl.tools import Describe, listing, offered, tool
 from jaxagent.envs.entry import Entry
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.types import Message, Metrics, Prompt, StepResult, Task, Trajectory
@@ -36,26 +36,26 @@ class BfclOptions(Record):
 
     format:             how calls are written: `<tool_call>` JSON with the tools in the chat template (hermes), or
                         lists of Python calls with the functions in a system message (python).
-    responses:          describe what functions return.
+    describe:           full, calls (nothing of what functions return) or signatures (names and types only).
     drop_excluded:      leave out the functions that some entries list as excluded; the package of today offers them.
     split_seed:         shuffles base before it is cut into train and test.
     """
 
     format: Format = "hermes"
-    responses: bool = True
+    describe: Describe = "full"
     drop_excluded: bool = False
     split_seed: int = 42
 
 
 def prompt_hermes(options: BfclOptions, task: Task, first: StepResult) -> Prompt:
     docs = offered(data.find(task), drop_excluded=options.drop_excluded)
-    tools = tuple(tool(doc, responses=options.responses) for doc in docs)
+    tools = tuple(tool(doc, options.describe) for doc in docs)
     return Prompt((Message("user", first.observation),), tools)
 
 
 def prompt_python(options: BfclOptions, task: Task, first: StepResult) -> Prompt:
     docs = offered(data.find(task), drop_excluded=options.drop_excluded)
-    system = RULES + listing(docs, responses=options.responses)
+    system = RULES + listing(docs, options.describe)
     return Prompt((Message("system", system), Message("user", first.observation)))
 
 
@@ -98,7 +98,7 @@ def bfcl_spec(options: BfclOptions) -> EnvSpec:
     hermes = options.format == "hermes"
     return EnvSpec(
         name="bfcl",
-        make=partial(BfclEnv, format=options.format, responses=options.responses),
+        make=partial(BfclEnv, format=options.format, describe=options.describe),
         tasks=partial(data.tasks, seed=options.split_seed),
         prompt=partial(prompt_hermes if hermes else prompt_python, options),
         parse=parse_hermes if hermes else parse_python,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from jaxagent.envs.bfcl.data import Entry, documented
+
+Describe = Literal["full", "calls", "signatures"]
+"""What is told of a function: everything, all but what it returns, or only names and types (for tiny models)."""
 
 TYPES: Mapping[str, str] = {"dict": "object", "float": "number", "tuple": "array"}
 ANY = ("any", "Any")  # no constraint: JSON schema says that by leaving the type out
@@ -28,13 +31,18 @@ def schema(doc: Mapping[str, Any]) -> dict[str, Any]:
     return converted
 
 
-def tool(doc: Mapping[str, Any], *, responses: bool) -> dict[str, Any]:
-    """One function. What it returns has no place in such a tool, so with `responses` its description tells it."""
+def tool(doc: Mapping[str, Any], describe: Describe = "full") -> dict[str, Any]:
+    """One function. What it returns has no place in such a tool, so its description tells it."""
+    name, parameters = doc["name"], schema(doc["parameters"])
+    if describe == "signatures":
+        bare = {key: {"type": part["type"]} for key, part in parameters["properties"].items()}
+        parameters = {"type": "object", "properties": bare, "required": parameters["required"]}
+        return {"type": "function", "function": {"name": name, "parameters": parameters}}
     description = doc["description"]
-    if responses and doc.get("response"):
+    if describe == "full" and doc.get("response"):
         returned = json.dumps(schema(doc["response"]), ensure_ascii=False)
         description = f"{description} The response has the following schema: {returned}"
-    function = {"name": doc["name"], "description": description, "parameters": schema(doc["parameters"])}
+    function = {"name": name, "description": description, "parameters": parameters}
     return {"type": "function", "function": function}
 
 
@@ -51,6 +59,14 @@ def handed_out(entry: Entry, turn: int) -> list[Mapping[str, Any]]:
     return [docs[name] for name in entry.withheld.get(turn, ())]
 
 
-def listing(docs: Sequence[Mapping[str, Any]], *, responses: bool) -> str:
-    """Tools as text, one JSON object a line."""
-    return "\n".join(json.dumps(tool(doc, responses=responses), ensure_ascii=False) for doc in docs)
+def listing(docs: Sequence[Mapping[str, Any]], describe: Describe = "full") -> str:
+    """Functions as text, a line each: a tool's JSON, or with "signatures" `cd(folder: string)`."""
+    if describe == "signatures":
+        return "\n".join(_signature(tool(doc, describe)["function"]) for doc in docs)
+    return "\n".join(json.dumps(tool(doc, describe), ensure_ascii=False) for doc in docs)
+
+
+def _signature(function: Mapping[str, Any]) -> str:
+    properties = function["parameters"]["properties"]
+    arguments = ", ".join(f"{name}: {part['type']}" for name, part in properties.items())
+    return f"{function['name']}({arguments})"
