@@ -30,5 +30,6 @@ class Expert:
             return [self._write(calls), DONE]
         if self.rng.random() < 0.3:
             return [self._write(calls)[:-3]]  # unreadable, so the turn is over
-        kept = [call for call in calls if call is not self.rng.choice(calls)]
+        dropped = self.rng.choice(calls)
+        kept = [call for call in calls if call is not dropped]
         return [self._write(kept), DONE] if kept else [DONE]
