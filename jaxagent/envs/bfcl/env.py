@@ -47,7 +47,8 @@ class BfclEnv:
     """Answers are tool results, or the user's next turn."""
 
     def __init__(self, format: Format = "hermes", describe: Describe = "full"):
-        self.format, self.describe = format, describe
+        self.format: Format = format
+        self.describe: Describe = describe
 
     def reset(self, task: Task) -> StepResult:
         self.entry: Entry = find(task)
