@@ -51,7 +51,7 @@ def _check(parsed: argparse.Namespace) -> int:
     path, overrides = _run_file(parsed)
     prepared = prepare(read_run(path, overrides))
     for stage in build_stages(prepared):
-        stage.source.close()
+        stage.close()
     print(f"{path}: fits. {prepared.summary}")
     return 0
 
@@ -75,6 +75,12 @@ def _report(parsed: argparse.Namespace) -> int:
 
     write_report(Path(parsed.run_dir))
     return 0
+
+
+def _serve_env(parsed: argparse.Namespace) -> int:
+    from jaxagent.envs.server import main as serve
+
+    return serve([parsed.env, *parsed.rest])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -103,6 +109,11 @@ def _parser() -> argparse.ArgumentParser:
         )
     sub = add("report", _report, "Draw the curves and the page of a run folder, finished or not.")
     sub.add_argument("run_dir")
+    sub = add("serve-env", _serve_env, "Host an environment over HTTP (docs/environments/http.md).")
+    sub.add_argument("env", help="a name of the table of environments, or a run file")
+    sub.add_argument(
+        "rest", nargs=argparse.REMAINDER, help="python -m jaxagent.envs.server --help lists them"
+    )
     sub = add("export", _export, "Write the newest checkpoint of a run as a Hugging Face folder.")
     sub.add_argument("run_dir")
     sub.add_argument("out")

@@ -29,10 +29,10 @@ ENVIRONMENTS: Mapping[str, str] = {
     "mcp": "jaxagent.envs.mcp_tools",
     "python": "jaxagent.envs.own_class",
     "reasoning_gym": "jaxagent.envs.reasoning_gym",
-    "scienceworld": "jaxagent.envs.scienceworld",
+    "scienceworld": "jaxagent.envs.scienceworld.spec",
     "search_qa": "jaxagent.envs.search_qa",
     "sokoban": "jaxagent.envs.sokoban",
-    "tau2": "jaxagent.envs.tau2",
+    "tau2": "jaxagent.envs.tau2.spec",
     "textworld": "jaxagent.envs.textworld",
     "webshop": "jaxagent.envs.webshop.spec",
 }
