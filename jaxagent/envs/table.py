@@ -18,10 +18,10 @@ from jaxagent.errors import ConfigError
 ENVIRONMENTS: Mapping[str, str] = {
     "doors": "jaxagent.envs.doors",
     "world": "jaxagent.envs.world.spec",
-    "agentdojo": "jaxagent.envs.agentdojo",
+    "agentdojo": "jaxagent.envs.agentdojo.spec",
     "alfworld": "jaxagent.envs.alfworld",
     "appworld": "jaxagent.envs.appworld.spec",
-    "bfcl": "jaxagent.envs.bfcl",
+    "bfcl": "jaxagent.envs.bfcl.spec",
     "code": "jaxagent.envs.code_tests",
     "gymnasium": "jaxagent.envs.gymnasium_text",
     "http": "jaxagent.envs.remote",
