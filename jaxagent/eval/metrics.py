@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxagent.errors import DataError
-from jaxagent.eval.intervals import bootstrap, interval
+from jaxagent.eval.intervals import interval
 from jaxagent.types import Metrics, Task, Trajectory
 
 
@@ -221,7 +221,7 @@ def _score_metrics(done: Sequence[TaskRecord]) -> Metrics:
     if not done or not all(record.score for record in done):
         return {}
     score_P = np.array([_mean(record.score) for record in done])
-    low, high = bootstrap(score_P)
+    low, high = interval(score_P)
     fewest = min(len(record.score) for record in done)
     best = (
         {f"task_score_best_at_{fewest}": _mean(best_of_k(r.score, fewest) for r in done)}
