@@ -74,7 +74,7 @@ _EXAMPLE = (
     (
         "",
         'passwords = {a["account_name"]: a["password"] for a in apis.supervisor.show_account_passwords()}\n'
-        'profile = apis.supervisor.show_profile()\n'
+        "profile = apis.supervisor.show_profile()\n"
         'token = apis.pantry.login(username=profile["email"], password=passwords["pantry"])["access_token"]\n'
         "print(apis.pantry.show_jars(access_token=token))",
         '[\n {"jar_id": 3, "label": "rice", "grams_left": 250},\n {"jar_id": 8, "label": "beans", "grams_left": 0}\n]',

@@ -28,7 +28,10 @@ from jaxagent.errors import EnvFailure
 
 START_S = 180.0  # the first world takes 5 s of processor time; on a crowded machine that can be minutes
 LARGEST = 16 << 20  # bytes of one answer; an output has a million characters at most
-_BOOT = "import sys; sys.path.append({source!r}); import {module} as serve; sys.path.pop(); serve.main({fd}, {scratch!r})"
+_BOOT = (
+    "import sys; sys.path.append({source!r}); import {module} as serve; sys.path.pop(); "
+    "serve.main({fd}, {scratch!r})"
+)
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,12 @@ class Server:
     def _environment(self) -> dict[str, str]:
         """Agents' code can read it: no secret of ours, nothing that differs between workers but the folders."""
         scratch = str(self.scratch)
-        own = {"HOME": scratch, "IPYTHONDIR": scratch, "APPWORLD_ROOT": str(self.root), "APPWORLD_CACHE": scratch}
+        own = {
+            "HOME": scratch,
+            "IPYTHONDIR": scratch,
+            "APPWORLD_ROOT": str(self.root),
+            "APPWORLD_CACHE": scratch,
+        }
         fixed = {"LC_ALL": "C.UTF-8", "TZ": "UTC", "PYTHONHASHSEED": "0", "PATH": os.defpath}
         return own | fixed
 
@@ -175,7 +183,10 @@ def current_server(installation: Installation) -> Server:
 
 
 def probe(python: Path) -> dict[str, Any]:
-    """What an interpreter knows of AppWorld: {"version": "" if missing, "unpacked": bool}. Raises OSError, ValueError."""
+    """What an interpreter has of AppWorld: {"version": "" if missing, "unpacked": bool}.
+
+    Raises OSError, ValueError or subprocess.TimeoutExpired when it does not run.
+    """
     done = subprocess.run(
         [python, "-P", "-s", "-c", _PROBE],
         capture_output=True,

@@ -110,7 +110,9 @@ def _check_package(python: Path) -> None:
         raise ConfigError(f"the Python that has AppWorld: {python} lacks the package appworld. {INSTALL}")
     if not found["unpacked"]:
         command = python.with_name("appworld")
-        raise ConfigError(f"{python} has appworld {found['version']}, not unpacked yet; run `{command} install`")
+        raise ConfigError(
+            f"{python} has appworld {found['version']}, not unpacked yet; run `{command} install`"
+        )
 
 
 ENTRY = Entry(AppWorldOptions, appworld_spec)

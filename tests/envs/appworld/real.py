@@ -13,7 +13,11 @@ from jaxagent.envs.protocol import EnvSpec
 from tests.envs import needs
 
 BUNDLE = "appworld_train_dev_013.bundle"
-UNSOLVED = {"7d7fbf6_2", "7d7fbf6_3", "68ee2c9_1"}  # stored solutions that fail on 0.1.3.post1 with these data
+UNSOLVED = {
+    "7d7fbf6_2",
+    "7d7fbf6_3",
+    "68ee2c9_1",
+}  # stored solutions that fail on 0.1.3.post1 with these data
 _UNPACK = """
 import sys
 from appworld.common.constants import PASSWORD, SALT

@@ -42,7 +42,9 @@ def test_oracle_solves_all_but_the_known_and_the_official_command_agrees(split):
     played = [play(spec, task, rng=Random(0)) for task in tasks]
     failed = {episode.task.task_id for episode in played if not episode.evaluation.success}
     ours = record_metrics(task_records([as_trajectory(episode) for episode in played], tasks))
-    print(f"\n{split}: oracle {len(tasks) - len(failed)}/{len(tasks)}, TGC {ours['tgc']:.1f} SGC {ours['sgc']:.1f}")
+    print(
+        f"\n{split}: oracle {len(tasks) - len(failed)}/{len(tasks)}, TGC {ours['tgc']:.1f} SGC {ours['sgc']:.1f}"
+    )
     assert failed <= real.UNSOLVED
     experiment = f"oracle-{split}/rollout_0"
     command = [real.python().with_name("appworld"), "evaluate", experiment, split, "--root", str(real.root())]
