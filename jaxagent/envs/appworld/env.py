@@ -19,13 +19,16 @@ from jaxagent.errors import EnvFailure
 from jaxagent.types import Action, Evaluation, ExecStatus, StepResult, Task
 
 GRACE_S = 10.0  # beyond AppWorld's own time-out, before a world is killed
-RESET_S, EVALUATE_S = 60.0, 50.0  # below the deadlines of envs/pool.py
 _numbers = itertools.count()
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a worker opens worlds. experiment: name under which outputs are kept; "" throws them away."""
+    """How a worker opens worlds. experiment: name under which outputs are kept; "" throws them away.
+
+    answer_s: deadline of an opening and of a verdict; by default below those of envs/pool.py, so that one slow
+              world does not cost the worker.
+    """
 
     installation: Installation
     experiment: str = ""
@@ -33,6 +36,7 @@ class Settings:
     timeout_s: int = 100
     seed: int = 100
     memory_gb: float = 2.0
+    answer_s: float = 50.0
 
 
 class AppWorldEnv:
@@ -56,8 +60,8 @@ class AppWorldEnv:
             "seed": settings.seed,
             "memory_gb": settings.memory_gb,
         }
-        self._fork = self._server.fork()
-        opening = _asked(self._fork, {"world": request}, RESET_S)
+        self._fork = self._server.fork(settings.answer_s)
+        opening = _asked(self._fork, {"world": request}, settings.answer_s)
         self._completed, self._interactions = False, 0
         instruction = _typed(opening, "instruction", str)
         told = {name: _typed(opening, name, kind) for name, kind in _OPENING.items()}
@@ -84,10 +88,10 @@ class AppWorldEnv:
 
     def evaluate(self) -> Evaluation:
         assert self._place is not None
-        judge = self._server.fork()
+        judge = self._server.fork(self._settings.answer_s)
         try:
             message = {"evaluate": {"task_id": self._task.task_id, "experiment": self._place.experiment}}
-            verdict = _asked(judge, message, EVALUATE_S)
+            verdict = _asked(judge, message, self._settings.answer_s)
         finally:
             judge.kill()
         self._judged = True

@@ -110,7 +110,7 @@ class Server:
     def alive(self) -> bool:
         return self._owner == os.getpid() and self._control.fileno() >= 0 and self._process.poll() is None
 
-    def fork(self, seconds: float = 30.0) -> Fork:
+    def fork(self, seconds: float) -> Fork:
         """A fresh process with AppWorld in memory. Raises EnvFailure when the server is gone or cannot fork."""
         ours, theirs = socket.socketpair()
         try:

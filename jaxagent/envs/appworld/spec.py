@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -28,6 +29,7 @@ from jaxagent.types import Metrics, Trajectory
 
 PYTHON, ROOT = "JAXAGENT_APPWORLD_PYTHON", "APPWORLD_ROOT"
 VERSION = "0.1.3.post1"
+PATIENCE_S = 600.0  # in the trainer's process, where no pool waits: demonstrations are not retried
 INSTALL = (
     f"Make it with `python3.11 -m venv appworld-venv && appworld-venv/bin/pip install appworld=={VERSION} && "
     f"appworld-venv/bin/appworld install` and name appworld-venv/bin/python in env.options.python or ${PYTHON}"
@@ -85,6 +87,7 @@ def appworld_spec(options: AppWorldOptions) -> EnvSpec:
         metrics=metrics,
         max_steps=50,  # of the official ReAct agent
         expert=partial(expert, data),
+        rehearse=partial(AppWorldEnv, replace(settings, answer_s=PATIENCE_S)),
         worker={"step_s": options.step_seconds + 2 * GRACE_S},
     )
 

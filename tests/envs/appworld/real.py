@@ -4,6 +4,7 @@ import functools
 import os
 import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,4 +58,6 @@ def root() -> Path:
 
 def spec(**options: object) -> EnvSpec:
     interpreter, folder = python(), root()
-    return appworld_spec(AppWorldOptions.parse({"python": str(interpreter), "root": str(folder), **options}))
+    made = appworld_spec(AppWorldOptions.parse({"python": str(interpreter), "root": str(folder), **options}))
+    assert made.rehearse is not None
+    return replace(made, make=made.rehearse)  # longer deadlines: test machines are busy
