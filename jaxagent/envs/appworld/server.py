@@ -192,7 +192,7 @@ def probe(python: Path) -> dict[str, Any]:
         capture_output=True,
         text=True,
         timeout=60,
-        env={"PATH": os.defpath},
+        env={"PATH": os.defpath, "HOME": os.sep},
         check=False,
     )
     if done.returncode:
@@ -203,7 +203,7 @@ def probe(python: Path) -> dict[str, Any]:
 _PROBE = """
 import importlib.metadata, importlib.util, json, os
 found = importlib.util.find_spec("appworld")
-folder = os.path.dirname(found.origin) if found else ""
+folder = os.path.dirname(found.origin) if found and found.origin else ""
 apps = os.path.join(folder, "apps", "spotify", "apis.py")
 version = importlib.metadata.version("appworld") if found else ""
 print(json.dumps({"version": version, "unpacked": os.path.exists(apps)}))

@@ -19,7 +19,7 @@ from typing import Any
 from jaxagent.envs.appworld.seal import seal
 
 MAX_TEXT = 1_000_000  # characters of one answer
-SYSTEM_PATHS = ("/usr", "/lib", "/lib64", "/etc", "/dev/null", "/dev/urandom", "/opt/homebrew")
+SYSTEM_PATHS = ("/usr", "/lib", "/lib64", "/etc", "/dev/null", "/dev/urandom")
 FAILED = "Execution failed. Traceback:\n"
 
 
@@ -122,7 +122,7 @@ class World:
         held = ["memory"] if _limit_memory(memory_gb) else []
         paths = importlib.import_module("appworld.common.path_store").path_store
         data, task = Path(paths.data), Path(paths.data) / "tasks" / self._world.task_id
-        readable = [package, *map(Path, (sys.prefix, *SYSTEM_PATHS)), *map(Path, filter(None, sys.path))]
+        readable = [package, *map(Path, (sys.prefix, sys.base_prefix, *SYSTEM_PATHS)), *map(Path, filter(None, sys.path))]
         readable += [data / "base_dbs", data / "api_docs", task / "dbs", task / "specs.json"]
         if seal(readable=readable, writable=[Path(self._world.output_directory)]):
             held.append("landlock")
