@@ -192,7 +192,7 @@ def probe(python: Path) -> dict[str, Any]:
         capture_output=True,
         text=True,
         timeout=60,
-        env={"PATH": os.defpath, "HOME": os.sep},
+        env={"PATH": os.defpath},
         check=False,
     )
     if done.returncode:

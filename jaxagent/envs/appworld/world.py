@@ -50,7 +50,7 @@ class World:
             return self._result
 
         shell.run_cell = run_cell
-        self.walls = self._confine(Path(appworld.__file__).parent, request["memory_gb"])
+        self.walls = self._confine(Path(appworld.__path__[0]), request["memory_gb"])
 
     def opening(self) -> dict[str, Any]:
         """What an agent is told at the start; `walls` names the confinement that holds."""
@@ -122,7 +122,11 @@ class World:
         held = ["memory"] if _limit_memory(memory_gb) else []
         paths = importlib.import_module("appworld.common.path_store").path_store
         data, task = Path(paths.data), Path(paths.data) / "tasks" / self._world.task_id
-        readable = [package, *map(Path, (sys.prefix, sys.base_prefix, *SYSTEM_PATHS)), *map(Path, filter(None, sys.path))]
+        readable = [
+            package,
+            *map(Path, (sys.prefix, sys.base_prefix, *SYSTEM_PATHS)),
+            *map(Path, filter(None, sys.path)),
+        ]
         readable += [data / "base_dbs", data / "api_docs", task / "dbs", task / "specs.json"]
         if seal(readable=readable, writable=[Path(self._world.output_directory)]):
             held.append("landlock")
