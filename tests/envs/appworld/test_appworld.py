@@ -92,11 +92,11 @@ def test_every_end_of_an_execution_has_its_status_and_only_what_ran_counts(opene
 
 
 def test_a_slow_execution_is_a_timeout_and_the_world_lives_on(spec):
-    quick = real.spec(step_seconds=1).make()
+    quick = real.spec(step_seconds=2).make()
     quick.reset(spec.tasks("dev")[0])
     result = say(quick, "x = 1\nwhile True: pass")
     assert result.exec_status is ExecStatus.TIMEOUT
-    assert "timed out after 1 seconds" in result.observation
+    assert "timed out after 2 seconds" in result.observation
     assert say(quick, "print(x)").observation == "1\n"
     quick.close()
 
