@@ -28,6 +28,8 @@ class Settings:
 
     answer_s: deadline of an opening and of a verdict; by default below those of envs/pool.py, so that one slow
               world does not cost the worker.
+    raises:   whether a refused API call raises in the agent's code, as it does for every agent; the stored solutions
+              were written for calls that return the refusal.
     """
 
     installation: Installation
@@ -37,6 +39,7 @@ class Settings:
     seed: int = 100
     memory_gb: float = 2.0
     answer_s: float = 50.0
+    raises: bool = True
 
 
 class AppWorldEnv:
@@ -59,6 +62,7 @@ class AppWorldEnv:
             "timeout_s": settings.timeout_s,
             "seed": settings.seed,
             "memory_gb": settings.memory_gb,
+            "raises": settings.raises,
         }
         self._fork = self._server.fork(settings.answer_s)
         opening = _asked(self._fork, {"world": request}, settings.answer_s)

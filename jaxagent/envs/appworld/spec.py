@@ -87,7 +87,7 @@ def appworld_spec(options: AppWorldOptions) -> EnvSpec:
         metrics=metrics,
         max_steps=50,  # of the official ReAct agent
         expert=partial(expert, data),
-        rehearse=partial(AppWorldEnv, replace(settings, answer_s=PATIENCE_S)),
+        rehearse=partial(AppWorldEnv, replace(settings, answer_s=PATIENCE_S, raises=False)),
         worker={"step_s": options.step_seconds + 2 * GRACE_S},
     )
 

@@ -26,7 +26,7 @@ FAILED = "Execution failed. Traceback:\n"
 class World:
     """Owner of an open world.
 
-    request: task_id, experiment, max_interactions, timeout_s, seed, memory_gb.
+    request: task_id, experiment, max_interactions, timeout_s, seed, memory_gb, raises.
     """
 
     def __init__(self, request: Mapping[str, Any]):
@@ -37,6 +37,7 @@ class World:
             max_interactions=request["max_interactions"],
             timeout_seconds=request["timeout_s"],
             random_seed=request["seed"],
+            raise_on_failure=request["raises"],
             load_ground_truth=False,
         )
         self._dbs = Path(self._world.output_db_home_path_on_disk)
