@@ -63,10 +63,8 @@ def appworld_spec(options: AppWorldOptions) -> EnvSpec:
     """Splits: train, dev, test_normal, test_challenge. Raises ConfigError without package or data."""
     python = data_path(options.python, variable=PYTHON, what="the Python that has AppWorld", fetch=INSTALL)
     _check_package(python.absolute())
-    given = Path(options.root or ".")
-    root = data_path(
-        options.root, variable=ROOT, what="AppWorld's root folder", fetch=how_to_fetch(given).capitalize()
-    ).absolute()
+    fetch = f"To get it, {how_to_fetch(options.root or 'FOLDER')}"
+    root = data_path(options.root, variable=ROOT, what="AppWorld's root folder", fetch=fetch).absolute()
     data = check_root(root)
     installation = Installation(python.absolute(), data, root if options.experiment else None)
     settings = Settings(
