@@ -33,7 +33,10 @@ MODELS = Path(__file__).parents[1] / "configs" / "models"
 TRACKER_MODULES = {"tensorboard": "tensorboardX", "wandb": "wandb"}
 TRAINED = "tokenizer"  # folder of the tokenizer trained by a run, inside its run folder
 PROMPTS = 8  # tasks whose prompt is measured
-TEXT_EPISODES = 400  # expert episodes that a tokenizer is trained on
+TEXT_EPISODES = 400  # expert episodes that a tokenizer is trained on, at most
+TEXT_CHARS = (
+    150_000  # enough text for a small tokenizer; episodes of real environments are long and cost seconds
+)
 
 
 @dataclass(frozen=True)
@@ -261,8 +264,10 @@ def _tokenizer(config: RunConfig, env: EnvSpec) -> Tokenizer:
 
 def _texts(env: EnvSpec, tasks: Sequence[Task]) -> list[str]:
     """What the environment and its expert say in a few hundred episodes."""
-    texts = []
+    texts: list[str] = []
     for number, task in zip(range(TEXT_EPISODES), itertools.cycle(tasks)):
+        if sum(map(len, texts)) > TEXT_CHARS:
+            break
         played = play(env, task, rng=Random(f"tokenizer/{number}"), sloppiness=0.5)
         texts += [message.content for message in played.messages(env)]
     return texts
