@@ -20,7 +20,7 @@ class RolloutError(JaxagentError):
 class EnvFailure(JaxagentError):
     """An environment raised, hung, died or answered garbage; the episode is retried, then dropped.
 
-    kind: "raised" | "hang" | "died" | "garbage" | "reset", used as the reason in the conservation counts.
+    kind: "raised" | "hang" | "died" | "garbage" | "reset" | "diverged", the reason in the conservation counts.
     """
 
     def __init__(self, kind: str, message: str):

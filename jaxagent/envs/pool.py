@@ -19,7 +19,8 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from jaxagent.clock import ENVIRONMENTS, Meter
 from jaxagent.envs.protocol import EnvSpec
-from jaxagent.envs.wire import decode_evaluation, decode_step
+from jaxagent.envs.replay import Prefix
+from jaxagent.envs.wire import decode_evaluation, decode_state, decode_step
 from jaxagent.envs.worker_client import Lost, Worker
 from jaxagent.errors import ConfigError, EnvFailure
 from jaxagent.types import Action, Evaluation, StepResult, Task
@@ -41,18 +42,26 @@ class Deadlines:
     evaluate_s: float = 60.0
     close_s: float = 20.0
 
-    def of(self, spec: EnvSpec) -> dict[str, float]:
-        """Seconds by call name."""
+    def of(self, spec: EnvSpec, prefix: Prefix | None = None) -> dict[str, float]:
+        """Seconds by call name. Opening takes a step more for every action that is replayed."""
         step_s = self.step_s or float(spec.worker.get("step_s", STEP_S))
-        return {"open": self.reset_s, "step": step_s, "evaluate": self.evaluate_s, "close": self.close_s}
+        return {
+            "open": self.reset_s + step_s * len(prefix.actions if prefix else ()),
+            "step": step_s,
+            "snapshot": step_s,
+            "evaluate": self.evaluate_s,
+            "close": self.close_s,
+        }
 
 
-Record = TypeVar("Record", StepResult, Evaluation)
+Record = TypeVar("Record")
 Call = Callable[[str, Any], Awaitable[dict[str, Any]]]
 
 
 class EnvHandle:
-    """One open environment. `first` is the reset result. Calls raise EnvFailure; close never does."""
+    """One open environment. `first` is the result that the episode goes on from: of the reset, or of a prefix's
+    last action. Calls raise EnvFailure; close never does.
+    """
 
     first: StepResult
 
@@ -71,6 +80,10 @@ class EnvHandle:
 
     async def step(self, action: Action) -> StepResult:
         return self._decoded(decode_step, await self._call("step", action))
+
+    async def snapshot(self) -> bytes | None:
+        """The state of the episode, for a `Prefix`; None if the environment has no snapshots (it is replayed)."""
+        return self._decoded(decode_state, await self._call("snapshot", None))
 
     async def evaluate(self) -> Evaluation:
         return self._decoded(decode_evaluation, await self._call("evaluate", None))
@@ -95,7 +108,7 @@ class Pool(Protocol):
     @property
     def counts(self) -> Counter[str]: ...
 
-    async def open(self, spec: EnvSpec, task: Task) -> EnvHandle: ...
+    async def open(self, spec: EnvSpec, task: Task, prefix: Prefix | None = None) -> EnvHandle: ...
 
 
 class EnvPool:
@@ -119,13 +132,16 @@ class EnvPool:
         """opened, calls by name, restarts, env_milliseconds, and failures by kind."""
         return self._counts
 
-    async def open(self, spec: EnvSpec, task: Task) -> EnvHandle:
+    async def open(self, spec: EnvSpec, task: Task, prefix: Prefix | None = None) -> EnvHandle:
+        """Reset an environment, and bring it to the end of `prefix`. A deadline of its reset and of every replayed
+        action. Raises EnvFailure("diverged") if the replay is not what was recorded.
+        """
         _check_importable(spec)
         worker = await self._claim(int(spec.worker.get("envs_per_worker", 0)))
         self._next += 1
-        lease = _Lease(self, worker, self._next, self._deadlines.of(spec))
+        lease = _Lease(self, worker, self._next, self._deadlines.of(spec, prefix))
         handle = EnvHandle(lease.call, lease.release, self._counts)
-        return await handle.reset((spec.make, task, float(spec.worker.get("memory_gb", 0))))
+        return await handle.reset((spec.make, task, prefix, float(spec.worker.get("memory_gb", 0))))
 
     async def close(self) -> None:
         await asyncio.gather(*(worker.close() for worker in self._workers))

@@ -34,7 +34,11 @@ class Env(Protocol):
 
 @runtime_checkable
 class Snapshots(Protocol):
-    """An `Env` with a cheap copy of its state; others are replayed from the start (envs/replay.py)."""
+    """An `Env` with a cheap copy of its state; others are replayed from the start (envs/replay.py).
+
+    The copy must hold all that later steps and the verdict depend on. Where a part of the state cannot be copied (the
+    namespace of an interpreter in another process), leave snapshots out: a replay is exact.
+    """
 
     def snapshot(self) -> bytes:
         """The state of an open episode, for `restore` in any process of the same version."""

@@ -6,6 +6,8 @@ field, on both sides, and anything else is `EnvFailure("garbage")`; so `info` mu
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import math
 from collections.abc import Mapping
@@ -15,6 +17,7 @@ from jaxagent.errors import EnvFailure
 from jaxagent.types import Evaluation, ExecStatus, Message, StepResult
 
 MAX_TEXT = 16 << 20  # characters of one observation; the rollout cuts far below that
+MAX_STATE = 64 << 20  # bytes of a snapshot
 
 
 def encode(value: object) -> dict[str, Any]:
@@ -85,6 +88,27 @@ def decode_evaluation(fields: Mapping[str, Any]) -> Evaluation:
         failures=tuple(_text(str(failure)) for failure in failures),
         info=_typed(fields, "info", dict),
     )
+
+
+def encode_state(state: object) -> dict[str, Any]:
+    """A snapshot, or None of an environment that has none."""
+    if state is None:
+        return {"record": "snapshot", "state": None}
+    if not isinstance(state, bytes) or len(state) > MAX_STATE:
+        came = f"{len(state)} bytes" if isinstance(state, bytes) else type(state).__name__
+        raise EnvFailure("garbage", f"a snapshot of {came}; expected bytes, at most {MAX_STATE}")
+    return {"record": "snapshot", "state": base64.b64encode(state).decode()}
+
+
+def decode_state(fields: Mapping[str, Any]) -> bytes | None:
+    """Checked snapshot. Raises EnvFailure("garbage")."""
+    _expect(fields, "snapshot")
+    if fields.get("state") is None:
+        return None
+    try:
+        return base64.b64decode(_typed(fields, "state", str), validate=True)
+    except binascii.Error as exc:
+        raise EnvFailure("garbage", f"a snapshot that is not base64: {exc}") from exc
 
 
 def _messages(pairs: list[Any]) -> tuple[Message, ...]:

@@ -18,10 +18,12 @@ import struct
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from jaxagent.envs.protocol import Env
-from jaxagent.envs.wire import encode
+from jaxagent.envs.protocol import Env, Snapshots
+from jaxagent.envs.replay import Prefix, open_at
+from jaxagent.envs.wire import encode, encode_state
 from jaxagent.errors import EnvFailure
 from jaxagent.types import Action, Task
 
@@ -35,10 +37,12 @@ class EnvTable:
     def __init__(self) -> None:
         self._envs: dict[int, Env] = {}
 
-    def open(self, number: int, make: Callable[[], Env], task: Task) -> dict[str, Any]:
+    def open(
+        self, number: int, make: Callable[[], Env], task: Task, prefix: Prefix | None = None
+    ) -> dict[str, Any]:
+        """Reset, or go to the end of a prefix; the result from which the episode goes on."""
         with _failing_as("reset"):
-            env = self._envs[number] = make()
-            return encode(env.reset(task))
+            return encode(open_at(make, task, prefix, keep=partial(self._envs.__setitem__, number)))
 
     def step(self, number: int, action: Action) -> dict[str, Any]:
         with _failing_as("raised"):
@@ -47,6 +51,11 @@ class EnvTable:
     def evaluate(self, number: int) -> dict[str, Any]:
         with _failing_as("raised"):
             return encode(self._env(number).evaluate())
+
+    def snapshot(self, number: int) -> dict[str, Any]:
+        env = self._env(number)
+        with _failing_as("raised"):
+            return encode_state(env.snapshot() if isinstance(env, Snapshots) else None)
 
     def close(self, number: int) -> dict[str, Any]:
         env = self._envs.pop(number, None)
@@ -91,14 +100,16 @@ def main(fd: int) -> None:
 
 def _serve(table: EnvTable, operation: str, number: int, argument: Any) -> dict[str, Any]:
     if operation == "open":
-        make, task, memory_gb = argument
+        make, task, prefix, memory_gb = argument
         if memory_gb:
             _limit_memory(memory_gb)
-        return table.open(number, make, task)
+        return table.open(number, make, task, prefix)
     if operation == "step":
         return table.step(number, argument)
     if operation == "evaluate":
         return table.evaluate(number)
+    if operation == "snapshot":
+        return table.snapshot(number)
     return table.close(number)
 
 

@@ -20,6 +20,7 @@ from jaxtyping import Int
 
 from jaxagent.envs.pool import EnvHandle, Pool
 from jaxagent.envs.protocol import EnvSpec
+from jaxagent.envs.replay import cap_observation
 from jaxagent.errors import ConfigError, EnvFailure, RolloutError
 from jaxagent.rollout.context import History, check_prefix
 from jaxagent.types import (
@@ -51,7 +52,7 @@ class Renderer(Protocol):
 
     def open(self, prompt: Prompt, /) -> Sequence[int]: ...
 
-    def reply(self, message: Message, /) -> Sequence[int]: ...
+    def reply(self, *messages: Message) -> Sequence[int]: ...
 
     def close(self, ids: Sequence[int], /) -> Sequence[int]: ...
 
@@ -77,13 +78,6 @@ class EpisodeLimits:
 def task_key(task_id: str) -> int:
     """Stable 32-bit hash of a task id, the `task` part of every SampleKey."""
     return zlib.crc32(task_id.encode())
-
-
-def cap_observation(text: str, limit: int) -> str:
-    """The first `limit` characters of an observation, and a marker that says how many were cut."""
-    if len(text) <= limit:
-        return text
-    return f"{text[:limit]}\n[observation cut: {len(text) - limit} more characters]"
 
 
 async def run_episode(
