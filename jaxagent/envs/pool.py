@@ -123,7 +123,7 @@ class EnvPool:
         self._deadlines = deadlines or Deadlines()
         self.meter = meter or Meter(ENVIRONMENTS)
         self._counts: Counter[str] = Counter()
-        self._workers = [Worker(self._deadlines.start_s, self._counts) for _ in range(workers)]
+        self.workers = [Worker(self._deadlines.start_s, self._counts) for _ in range(workers)]
         self._room = asyncio.Condition()
         self._next = 0
 
@@ -144,7 +144,7 @@ class EnvPool:
         return await handle.reset((spec.make, task, prefix, float(spec.worker.get("memory_gb", 0))))
 
     async def close(self) -> None:
-        await asyncio.gather(*(worker.close() for worker in self._workers))
+        await asyncio.gather(*(worker.close() for worker in self.workers))
 
     async def __aenter__(self) -> EnvPool:
         return self
@@ -158,7 +158,7 @@ class EnvPool:
         """The worker with the fewest open episodes; waits while all are full (limit 0 is no limit)."""
         async with self._room:
             while True:
-                worker = min(self._workers, key=lambda worker: worker.load)
+                worker = min(self.workers, key=lambda worker: worker.load)
                 if not limit or worker.load < limit:
                     worker.load += 1
                     return worker

@@ -16,8 +16,9 @@ from typing import Any
 from jaxagent.errors import EnvFailure
 from jaxagent.types import Evaluation, ExecStatus, Message, StepResult
 
-MAX_TEXT = 16 << 20  # characters of one observation; the rollout cuts far below that
-MAX_STATE = 64 << 20  # bytes of a snapshot
+MAX_TEXT = 4 << 20  # characters of one observation; the rollout cuts far below that
+MAX_ANSWER = 8 * MAX_TEXT  # bytes of one answer as JSON; a character takes 6 at most
+MAX_STATE = 16 << 20  # bytes of a snapshot
 
 
 def encode(value: object) -> dict[str, Any]:
@@ -49,9 +50,12 @@ def encode(value: object) -> dict[str, Any]:
     else:
         raise EnvFailure("garbage", f"the environment answered {type(value).__name__}, not a StepResult")
     try:
-        return json.loads(json.dumps(fields, allow_nan=False))
+        text = json.dumps(fields, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as exc:
         raise EnvFailure("garbage", f"the environment's answer is not JSON-serialisable: {exc}") from exc
+    if len(text) >= MAX_ANSWER:
+        raise EnvFailure("garbage", f"an answer of {len(text)} bytes; expected less than {MAX_ANSWER}")
+    return json.loads(text)
 
 
 def decode_step(fields: Mapping[str, Any]) -> StepResult:

@@ -12,10 +12,10 @@ import time
 from collections import Counter
 from typing import Any
 
-from jaxagent.envs.wire import MAX_TEXT
+from jaxagent.envs.wire import MAX_ANSWER
 from jaxagent.envs.worker import HEADER
 
-MAX_ANSWER = 8 * MAX_TEXT
+FRAME = 1 << 10  # bytes around an answer's record
 _BOOT = "import sys; sys.path[:] = {path!r}; from jaxagent.envs import worker; worker.main({fd})"
 
 
@@ -88,7 +88,7 @@ class Worker:
                     writer.write(HEADER.pack(len(request)) + request)
                     await writer.drain()
                 size = HEADER.unpack(await reader.readexactly(HEADER.size))[0]
-                if size > MAX_ANSWER:
+                if size > MAX_ANSWER + FRAME:
                     raise ValueError(f"an answer of {size} bytes")
                 answer = json.loads(await reader.readexactly(size))
             if not isinstance(answer, dict) or not ({"ok", "failed"} & set(answer)):

@@ -184,7 +184,7 @@ def test_a_cancelled_opening_leaves_no_environment_behind():
             await asyncio.sleep(0)
             opening.cancel()
             await asyncio.gather(opening, return_exceptions=True)
-            return opening.cancelled(), envs.counts["close"], [worker.load for worker in envs._workers]
+            return opening.cancelled(), envs.counts["close"], [worker.load for worker in envs.workers]
 
     assert asyncio.run(run()) == (True, 2, [0])
 

@@ -10,6 +10,7 @@ from jaxagent.envs.doors import DOORS
 from jaxagent.envs.inline_pool import InlinePool
 from jaxagent.envs.pool import Deadlines, EnvPool
 from jaxagent.envs.replay import Prefix
+from jaxagent.envs.wire import MAX_STATE
 from jaxagent.envs.world.spec import world_spec
 from jaxagent.errors import ConfigError, EnvFailure
 from jaxagent.types import Action, StepResult, Task
@@ -135,11 +136,11 @@ def test_recorded_texts_may_have_been_cut():
         return (await InlinePool().open(SPEC, echo_task(), prefix)).first
 
     assert len(asyncio.run(run(cut)).observation) == 100_000
-    with pytest.raises(EnvFailure, match="diverged|another answer"):
+    with pytest.raises(EnvFailure, match="another answer"):
         asyncio.run(run(dataclasses.replace(cut, observation=cut.observation.replace("99990", "99991"))))
 
 
-@pytest.mark.parametrize("state", ["text", None, b"x" * ((64 << 20) + 1)], ids=["text", "none", "huge"])
+@pytest.mark.parametrize("state", ["text", None, b"x" * (MAX_STATE + 1)], ids=["text", "none", "huge"])
 def test_a_snapshot_is_bytes_of_bounded_size(state):
     spec = dataclasses.replace(SPEC, make=Drifting)
 

@@ -1,0 +1,133 @@
+"""Faults of environments, in the environments themselves: the run goes on, the status is right, baselines exclude it.
+
+`ROWS` names the environments of the table that are tried. One whose package or data is missing skips and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+
+from jaxagent.envs.pool import Deadlines, EnvPool
+from jaxagent.envs.table import find_env
+from jaxagent.errors import ConfigError, RolloutError
+from jaxagent.rollout.episode import EpisodeLimits, run_episode
+from jaxagent.rollout.plans import RolloutRules, run_plans
+from jaxagent.stage import Plan
+from jaxagent.types import Sampling
+from tests.envs.fake_envs import echo_spec, echo_task
+from tests.envs.faults import check_faults, faulty
+from tests.rollout.fake_policy import CharRenderer, Scripted
+
+
+@dataclass(frozen=True)
+class Row:
+    """options: of the run file; a function may look for data and skip. checks: what `check_faults` is told."""
+
+    name: str
+    options: Callable[[], Mapping[str, Any]] = dict
+    split: str = "train"
+    checks: Mapping[str, Any] | None = None
+
+
+ROWS = (
+    Row("doors"),
+    Row("world", lambda: {"level": "easy"}),
+    Row("world", lambda: {"level": "full"}),
+)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_fault_costs_one_episode(row: Row):
+    try:
+        spec = find_env(row.name, row.options())
+        task = spec.tasks(row.split)[0]
+    except ConfigError as missing:
+        pytest.skip(str(missing))
+    check_faults(spec, task, **(row.checks or {}))
+
+
+def rollout(said: list[str], *, workers: int, retries: int):
+    """One echo task, whose rollout i says said[i] at its second turn; environments share their workers."""
+    spec = faulty(echo_spec(), alone=False)
+    generate = Scripted(lambda key: said[key.rollout] if key.step == 1 else "a")
+
+    async def run():
+        async with EnvPool(workers, deadlines=Deadlines(step_s=2.0)) as pool:
+            runner = partial(
+                run_episode,
+                spec,
+                generate=generate,
+                pool=pool,
+                renderer=CharRenderer(),
+                sampling=Sampling(max_tokens=20),
+                limits=EpisodeLimits(context=400, max_steps=3),
+                key_seed=1,
+            )
+            plans = [Plan(echo_task("t"), len(said))]
+            return await run_plans(plans, runner, rules=RolloutRules(retries=retries)), pool.counts
+
+    return asyncio.run(run())
+
+
+def test_one_of_32_raises():
+    """PITFALLS 56: the others are kept, it is counted, and nobody has to be run again."""
+    (groups, metrics), counts = rollout([*["b"] * 31, "!raise"], workers=2, retries=0)
+    assert [item.rollout for item in groups[0].trajectories] == list(range(31)), (groups[0].dropped, counts)
+    assert [(item.rollout, item.reason) for item in groups[0].dropped] == [(31, "raised")]
+    assert (metrics["rollout/submitted"], metrics["rollout/dropped/raised"]) == (32, 1)
+
+
+@pytest.mark.parametrize("fault", ["exit", "hang"])
+def test_siblings_in_a_killed_worker_are_run_again(fault):
+    """They heard of its death; a retry samples the same, so nothing of it is left in what they are."""
+    (groups, metrics), counts = rollout([f"!{fault}", *["b"] * 7], workers=2, retries=4)
+    (healthy, _), _ = rollout(["b"] * 8, workers=2, retries=4)
+    assert [item.rollout for item in groups[0].trajectories] == list(range(1, 8))
+    for item, other in zip(groups[0].trajectories, healthy[0].trajectories[1:], strict=True):
+        assert [step.observation_after for step in item.steps] == [
+            step.observation_after for step in other.steps
+        ]
+    assert metrics["rollout/dropped"] == 1
+    assert counts["restarts"] == 5  # once for each try of the failing episode
+
+
+def test_an_environment_that_always_fails_stops_the_run_with_its_words():
+    """PITFALLS 65: all episodes lost is a broken environment, not a bad iteration."""
+    with pytest.raises(RolloutError, match="environment bug"):
+        rollout(["!raise"] * 3, workers=1, retries=1)
+
+
+def test_a_policy_that_never_answers_is_named():
+    """PITFALLS 57: no episode is waited for without end, and the message says which."""
+    spec = echo_spec()
+
+    async def never(request):
+        await asyncio.sleep(1000)
+
+    async def release(session):
+        pass
+
+    never.release = release  # type: ignore[attr-defined]
+
+    async def run():
+        async with EnvPool(1) as pool:
+            runner = partial(
+                run_episode,
+                spec,
+                generate=never,
+                pool=pool,
+                renderer=CharRenderer(),
+                sampling=Sampling(max_tokens=20),
+                limits=EpisodeLimits(context=400),
+                key_seed=1,
+            )
+            await run_plans([Plan(echo_task("lost"), 2)], runner, rules=RolloutRules(stall_s=2.0))
+
+    with pytest.raises(RolloutError, match=r"lost:0, lost:1"):
+        asyncio.run(run())
