@@ -18,6 +18,7 @@ from jaxagent.clock import Meter
 from jaxagent.decode.engine import Engine
 from jaxagent.envs.pool import Deadlines, EnvPool
 from jaxagent.envs.protocol import EnvSpec
+from jaxagent.envs.ray_pool import RayCluster, open_ray_pool
 from jaxagent.prepare import Prepared
 from jaxagent.rollout.episode import EpisodeLimits, run_episode
 from jaxagent.rollout.plans import Quorum, RolloutRules, run_plans
@@ -98,11 +99,23 @@ async def _opened(open_pool: Callable[[], EnvPool]) -> EnvPool:
     return open_pool()
 
 
+def _open_pool(prepared: Prepared, meter: Meter) -> EnvPool:
+    """On the back end of the run file; its workers start and load the environment while the programs compile."""
+    config = prepared.config.env
+    deadlines = Deadlines(step_s=prepared.config.rollout.step_seconds)
+    if config.backend == "ray":
+        cluster = RayCluster(config.ray_address, config.worker_cpus)
+        pool = open_ray_pool(config.workers, cluster, deadlines=deadlines, meter=meter)
+    else:
+        pool = EnvPool(config.workers, deadlines=deadlines, meter=meter)
+    pool.warm(prepared.env, prepared.train_tasks[0])
+    return pool
+
+
 def open_rollouts(prepared: Prepared, engine: Engine, meter: Meter) -> Rollouts:
     """As the run file says. The lower of the run's and the environment's limits holds."""
     rollout, spec = prepared.config.rollout, prepared.env
     quorum = Quorum(rollout.quorum, per_task=2) if rollout.quorum < 1 else None  # one rollout has no baseline
-    deadlines = Deadlines(step_s=rollout.step_seconds)
     return Rollouts(
         spec,
         engine,
@@ -113,5 +126,5 @@ def open_rollouts(prepared: Prepared, engine: Engine, meter: Meter) -> Rollouts:
             max_observation_chars=min(rollout.max_observation_chars, spec.max_observation_chars),
         ),
         rules=RolloutRules(concurrency=rollout.slots, retries=rollout.retries, quorum=quorum),
-        open_pool=partial(EnvPool, prepared.config.env.workers, deadlines=deadlines, meter=meter),
+        open_pool=partial(_open_pool, prepared, meter),
     )

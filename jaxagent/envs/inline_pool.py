@@ -9,7 +9,7 @@ from collections import Counter
 from types import TracebackType
 from typing import Any
 
-from jaxagent.envs.pool import EnvHandle
+from jaxagent.envs.handle import EnvHandle
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.replay import Prefix
 from jaxagent.envs.worker import EnvTable

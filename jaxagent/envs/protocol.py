@@ -70,7 +70,8 @@ class EnvSpec:
     max_steps: the benchmark's step limit; runs may lower it.
     expert:    (task, rng, sloppiness in [0, 1]) -> a scripted policy for demonstrations; 0 never errs.
     worker:    what an environment needs of its process: step_s (deadline of an action, seconds), memory_gb (address
-               space of a worker), envs_per_worker (open at once; 0 is no limit).
+               space of a worker), envs_per_worker (open at once; 0 is no limit), episodes_per_worker and growth_gb
+               (when a worker is replaced by a fresh one, see limits.Wear).
     rehearse:  like `make`, for the expert's own play in the trainer's process: trusted code, no sandbox needed.
     """
 

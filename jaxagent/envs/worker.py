@@ -1,7 +1,8 @@
 """One environment worker: hosts many Env instances and answers one request at a time.
 
-Started by envs/pool.py with one inherited socket. Requests are pickled tuples `(operation, env id,
-argument)`, answers are JSON objects: {"ok": record} or {"failed": kind, "message": text}. Never imports jax.
+Started by local_process.py with one inherited socket; ray_pool.py has the same table in an actor. Requests are
+pickled tuples `(operation, env id, argument)`, answers are JSON objects: {"ok": record} or {"failed": kind,
+"message": text}. Never imports jax.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from jaxagent.envs.protocol import Env, Snapshots
@@ -36,6 +38,7 @@ class EnvTable:
 
     def __init__(self) -> None:
         self._envs: dict[int, Env] = {}
+        self.start_bytes = _memory()[0]
 
     def open(
         self, number: int, make: Callable[[], Env], task: Task, prefix: Prefix | None = None
@@ -87,22 +90,24 @@ def main(fd: int) -> None:
     channel, table = socket.socket(fileno=fd), EnvTable()
     _send(channel, {"ok": {"record": "none"}, "pid": os.getpid()})
     while (data := _receive(channel)) is not None:
-        try:
-            answer = {"ok": _serve(table, *pickle.loads(data))}
-        except EnvFailure as exc:
-            answer = {"failed": exc.kind, "message": str(exc)}
-        except (
-            Exception
-        ) as exc:  # the request could not be unpickled: a factory that this process cannot import
-            answer = {"failed": "reset", "message": f"{type(exc).__name__}: {exc}"}
-        _send(channel, answer)
+        _send(channel, answer(table, data))
+
+
+def answer(table: EnvTable, request: bytes) -> dict[str, Any]:
+    """One request's answer, whatever the environment does short of ending the process."""
+    try:
+        return {"ok": _serve(table, *pickle.loads(request))}
+    except EnvFailure as exc:
+        return {"failed": exc.kind, "message": str(exc)}
+    except Exception as exc:  # it could not be unpickled: a factory that this process cannot import
+        return {"failed": "reset", "message": f"{type(exc).__name__}: {exc}"}
 
 
 def _serve(table: EnvTable, operation: str, number: int, argument: Any) -> dict[str, Any]:
     if operation == "open":
         make, task, prefix, memory_gb = argument
         if memory_gb:
-            _limit_memory(memory_gb)
+            _limit_memory(memory_gb, table.start_bytes)
         return table.open(number, make, task, prefix)
     if operation == "step":
         return table.step(number, argument)
@@ -110,14 +115,26 @@ def _serve(table: EnvTable, operation: str, number: int, argument: Any) -> dict[
         return table.evaluate(number)
     if operation == "snapshot":
         return table.snapshot(number)
-    return table.close(number)
+    return {**table.close(number), "resident": _memory()[1]}
 
 
-def _limit_memory(gigabytes: float) -> None:
-    """Address space of this worker; more than that is a MemoryError in the environment that asked for it."""
+def _limit_memory(gigabytes: float, start: int) -> None:
+    """Address space of this worker beyond what it started with (a Ray worker maps gigabytes of shared memory).
+
+    More than that is a MemoryError in the environment that asked for it.
+    """
     with contextlib.suppress(ValueError, OSError):  # macOS refuses RLIMIT_AS
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        resource.setrlimit(resource.RLIMIT_AS, (int(gigabytes * 2**30), hard))
+        resource.setrlimit(resource.RLIMIT_AS, (start + int(gigabytes * 2**30), hard))
+
+
+def _memory() -> tuple[int, int]:
+    """Address space and resident set of this process in bytes; outside Linux (0, the largest resident set so far)."""
+    try:
+        pages = Path("/proc/self/statm").read_text().split()
+    except OSError:
+        return 0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(pages[0]) * resource.getpagesize(), int(pages[1]) * resource.getpagesize()
 
 
 def _send(channel: socket.socket, message: dict[str, Any]) -> None:

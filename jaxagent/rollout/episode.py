@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 import numpy as np
 from jaxtyping import Int
 
-from jaxagent.envs.pool import EnvHandle, Pool
+from jaxagent.envs.handle import EnvHandle, Pool
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.replay import cap_observation
 from jaxagent.errors import ConfigError, EnvFailure, RolloutError
