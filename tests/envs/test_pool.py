@@ -61,14 +61,17 @@ def test_environments_live_in_another_process_without_jax():
     assert not any(info["jax"] for info in infos)
 
 
+@LINUX
 def test_a_worker_starts_quickly():
+    """CPU seconds, so that a busy machine changes nothing; 0.25 on a free core."""
+
     async def run():
         async with EnvPool(1) as envs:
-            start = time.perf_counter()
             await envs.open(SPEC, echo_task())
-            return time.perf_counter() - start
+            fields = Path(f"/proc/{envs.workers[0].pid}/stat").read_text().rsplit(")", 1)[1].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    assert min(asyncio.run(run()) for _ in range(3)) < 2.0  # 0.25 s on a free core
+    assert asyncio.run(run()) < 2.0
 
 
 @pytest.mark.parametrize(
