@@ -11,6 +11,7 @@ import asyncio
 import json
 import math
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from jaxagent.envs.worker_client import Lost, parsed
 from jaxagent.errors import ConfigError
 
 INSTALL = "pip install 'jaxagent[ray]'"
+KNOCK_S = 10.0
 STORE_BYTES = (
     100 << 20
 )  # of a Ray started here: answers are small and go with the call, not through the store
@@ -137,12 +139,20 @@ def _connect(ray: Any, workers: int, cluster: RayCluster) -> None:
     }
     where = {"address": cluster.address} if cluster.address else own
     try:
+        _knock(cluster.address)
         ray.init(**where, log_to_driver=False)
-    except (ConnectionError, RuntimeError, ValueError) as exc:
+    except (OSError, RuntimeError, ValueError) as exc:
         raise ConfigError(
             f"env.ray_address={cluster.address!r}: no Ray cluster could be reached or started ({exc}); "
             "start one with `ray start --head`, or leave the address empty"
         ) from exc
+
+
+def _knock(address: str) -> None:
+    """Raises OSError if nobody listens at host:port: Ray itself would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon:
+        socket.create_connection((host, int(port)), timeout=KNOCK_S).close()
 
 
 def _first_line(error: BaseException) -> str:
