@@ -20,7 +20,9 @@ FRAME = 1 << 10  # bytes around an answer's record
 
 
 class Lost(Exception):
-    """The worker is gone, and with it all its environments. kind: "hang" | "died" | "garbage"."""
+    """The worker is gone, and with it all its environments. kind: "hang" | "died" | "garbage" of
+    the call that it was lost in, "evicted" for the other episodes that it hosted.
+    """
 
     def __init__(self, kind: str, message: str):
         super().__init__(message)
@@ -73,7 +75,7 @@ class Worker:
         """
         async with self._lock:
             if generation and generation[0] != self.generation:
-                raise Lost("died", f"its worker was replaced: {self._last_loss}")
+                raise Lost("evicted", f"its worker was replaced: {self._last_loss}")
             try:
                 process = self._process or await self._start()
                 if not generation:

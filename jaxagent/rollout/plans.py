@@ -140,21 +140,25 @@ async def _collect(
 async def _with_retries(
     plan: Plan, rollout: int, runner: Runner, retries: int, live: asyncio.Semaphore, attempts: Counter[str]
 ) -> Outcome:
-    """One episode, re-run after environment failures. Other exceptions are faults of ours and get out."""
-    task_id, failure = plan.task.task_id, EnvFailure("raised", "")
+    """One episode, re-run after environment failures. Other exceptions are faults of ours and get out.
+
+    An eviction is not its own failure and costs no retry; the failing episode's retries bound how many there are.
+    """
+    task_id, failures = plan.task.task_id, 0
     run = runner if plan.branch is None else partial(runner, branch=plan.branch)
     async with live:
-        for attempt in range(retries + 1):
-            attempts["retries"] += attempt > 0
+        while True:
             try:
                 trajectory = await run(plan.task, rollout=rollout, prompt=plan.prompt, label=plan.label)
             except EnvFailure as exc:
-                failure = exc
+                failures += exc.kind != "evicted"
+                if failures > retries:
+                    return Dropped(task_id, rollout, exc.kind, str(exc))
+                attempts["retries"] += 1
                 continue
             if trajectory.status.dropped:
                 return Dropped(task_id, rollout, trajectory.status.value)
             return trajectory
-    return Dropped(task_id, rollout, failure.kind, str(failure))
 
 
 def _slots(plans: Sequence[Plan]) -> list[_Slot]:

@@ -129,7 +129,7 @@ def test_everybody_in_a_killed_worker_hears_of_it():
             return results, (await again.step(Action("a"))).observation
 
     results, again = asyncio.run(run())
-    assert [result.kind for result in results] == ["hang", "died", "died"]
+    assert [result.kind for result in results] == ["hang", "evicted", "evicted"]
     assert "hang" in str(results[1])  # says why its worker was replaced
     assert again == "1 a"
 
