@@ -145,8 +145,8 @@ def check_faults(
 ) -> Ran:
     """Every fault in one group: each costs its own episode, and the baseline is that of the survivors.
 
-    idle:    a message that neither solves the task nor ends the episode. at_step: the failing message; 0 where the
-             first message ends the episode. step_s: deadline of a hang.
+    idle: what the healthy rollouts say. at_step: the message that asks for the fault; earlier ones say `idle`, which
+    must not end the episode. step_s: deadline of a hang.
     """
     said = [*KEPT, *DROPS]
     deadlines = Deadlines(step_s=step_s, reset_s=reset_s)

@@ -1,55 +1,67 @@
 """Faults of environments, in the environments themselves: the run goes on, the status is right, baselines exclude it.
 
-`ROWS` names the environments of the table that are tried. One whose package or data is missing skips and says so.
+Every environment of the table is tried, as its small run file (configs/runs/<name>_tiny.yaml) opens it. One whose
+package or data is missing skips and says so.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jaxagent.config import read_run
 from jaxagent.envs.pool import Deadlines, EnvPool
-from jaxagent.envs.table import find_env
+from jaxagent.envs.protocol import EnvSpec
+from jaxagent.envs.table import ENVIRONMENTS, find_env
 from jaxagent.errors import ConfigError, RolloutError
 from jaxagent.rollout.episode import EpisodeLimits, run_episode
 from jaxagent.rollout.plans import RolloutRules, run_plans
 from jaxagent.stage import Plan
-from jaxagent.types import Sampling
+from jaxagent.types import Sampling, Task
 from tests.envs.fake_envs import echo_spec, echo_task
 from tests.envs.faults import check_faults, faulty
 from tests.rollout.fake_policy import CharRenderer, Scripted
 
-
-@dataclass(frozen=True)
-class Row:
-    """options: of the run file; a function may look for data and skip. checks: what `check_faults` is told."""
-
-    name: str
-    options: Callable[[], Mapping[str, Any]] = dict
-    split: str = "train"
-    checks: Mapping[str, Any] = field(default_factory=dict)
-
-
-ROWS = (
-    Row("doors"),
-    Row("world", lambda: {"level": "easy"}),
-    Row("world", lambda: {"level": "full"}),
-)
+ROOT = Path(__file__).parents[2]
+OPENED_BY_HAND: Mapping[str, Mapping[str, Any]] = {
+    "doors": {},
+    "world-easy": {"level": "easy"},
+    "world-full": {"level": "full"},
+}
+LATE = {"at_step": 1}  # the fault comes at the second message; elsewhere the first may end the episode
+SLOW = ("appworld", "alfworld", "scienceworld")  # seconds until an episode is open
+NAMES = [*OPENED_BY_HAND, *sorted(set(ENVIRONMENTS) - {"doors", "world"})]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_every_fault_costs_one_episode(row: Row):
+def environment(name: str) -> tuple[EnvSpec, Task]:
+    """As its small run file opens it; skips where that, a package or data are missing."""
+    if name in OPENED_BY_HAND:
+        spec = find_env(name.partition("-")[0], OPENED_BY_HAND[name])
+        return spec, spec.tasks("train")[0]
+    path = ROOT / "configs" / "runs" / f"{name}_tiny.yaml"
+    if not path.exists():
+        pytest.skip(f"there is no {path.name}")
+    config = read_run(path).env
     try:
-        spec = find_env(row.name, row.options())
-        task = spec.tasks(row.split)[0]
+        spec = find_env(config.name, config.options)
+        return spec, spec.tasks(config.train_split)[0]
     except ConfigError as missing:
         pytest.skip(str(missing))
-    check_faults(spec, task, **row.checks)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in NAMES]
+)
+@pytest.mark.filterwarnings("ignore")  # of the packages of other people's environments
+def test_every_fault_costs_one_episode(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)  # run files name examples by their place in the repository
+    spec, task = environment(name)
+    check_faults(spec, task, **(LATE if name in OPENED_BY_HAND else {}))
 
 
 def rollout(said: list[str], *, workers: int, retries: int):
