@@ -139,7 +139,7 @@ def check_faults(
     task: Task,
     *,
     idle: str = "x",
-    at_step: int = 1,
+    at_step: int = 0,
     step_s: float = 5.0,
     reset_s: float = 120.0,
 ) -> Ran:
