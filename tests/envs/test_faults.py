@@ -34,7 +34,7 @@ OPENED_BY_HAND: Mapping[str, Mapping[str, Any]] = {
     "world-full": {"level": "full"},
 }
 LATE = {"at_step": 1}  # the fault comes at the second message; elsewhere the first may end the episode
-SLOW = ("appworld", "alfworld", "scienceworld")  # seconds until an episode is open
+SLOW = ("agentdojo", "alfworld", "appworld", "scienceworld", "textworld")  # seconds until an episode is open
 NAMES = [*OPENED_BY_HAND, *sorted(set(ENVIRONMENTS) - {"doors", "world"})]
 
 
