@@ -17,12 +17,13 @@ from jaxagent.clock import Meter
 from jaxagent.config import RunConfig
 from jaxagent.envs.pool import Deadlines, EnvPool
 from jaxagent.envs.protocol import EnvSpec
+from jaxagent.envs.ray_pool import RayCluster, open_ray_pool
 from jaxagent.prepare import Prepared
 from jaxagent.rollout.episode import EpisodeLimits, run_episode
 from jaxagent.rollout.plans import Quorum, RolloutRules, Runner, run_plans
 from jaxagent.rollout.talk import Agent, run_talk
 from jaxagent.stage import Plan
-from jaxagent.types import Generate, Group, Metrics, Sampling
+from jaxagent.types import Generate, Group, Metrics, Sampling, Task
 
 T = TypeVar("T")
 Players = Callable[[EnvPool, Sampling, EpisodeLimits, int], Runner]
@@ -108,7 +109,7 @@ def open_rollouts(prepared: Prepared, generate: Generate, meter: Meter) -> Rollo
             key_seed=seed,
         )
 
-    return _open(prepared.config, prepared.env, players, meter)
+    return _open(prepared.config, prepared.env, players, meter, first=prepared.train_tasks[0])
 
 
 def open_talks(
@@ -122,11 +123,25 @@ def open_talks(
     return _open(config, spec, players, meter)
 
 
-def _open(config: RunConfig, spec: EnvSpec, players: Players, meter: Meter) -> Rollouts:
+def _open_pool(config: RunConfig, spec: EnvSpec, meter: Meter, first: Task | None) -> EnvPool:
+    """On the back end of the run file; its workers load the environment with the first task while programs compile."""
+    env, deadlines = config.env, Deadlines(step_s=config.rollout.step_seconds)
+    if env.backend == "ray":
+        cluster = RayCluster(env.ray_address, env.worker_cpus)
+        pool = open_ray_pool(env.workers, cluster, deadlines=deadlines, meter=meter)
+    else:
+        pool = EnvPool(env.workers, deadlines=deadlines, meter=meter)
+    if first is not None:
+        pool.warm(spec, first)
+    return pool
+
+
+def _open(
+    config: RunConfig, spec: EnvSpec, players: Players, meter: Meter, *, first: Task | None = None
+) -> Rollouts:
     """The lower of the run's and the environment's limits holds."""
     rollout = config.rollout
     quorum = Quorum(rollout.quorum, per_task=2) if rollout.quorum < 1 else None  # one rollout has no baseline
-    deadlines = Deadlines(step_s=rollout.step_seconds)
     return Rollouts(
         players,
         limits=EpisodeLimits(
@@ -135,5 +150,5 @@ def _open(config: RunConfig, spec: EnvSpec, players: Players, meter: Meter) -> R
             max_observation_chars=min(rollout.max_observation_chars, spec.max_observation_chars),
         ),
         rules=RolloutRules(concurrency=rollout.slots, retries=rollout.retries, quorum=quorum),
-        open_pool=partial(EnvPool, config.env.workers, deadlines=deadlines, meter=meter),
+        open_pool=partial(_open_pool, config, spec, meter, first),
     )

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from jaxagent.envs.pool import EnvHandle, Pool
+from jaxagent.envs.handle import EnvHandle, Pool
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.errors import JaxagentError
 from jaxagent.rollout.episode import EpisodeLimits, capped, characters, guarded

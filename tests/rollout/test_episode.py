@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from jaxagent.envs.inline_pool import InlinePool
+from jaxagent.envs.replay import cap_observation
 from jaxagent.errors import ConfigError, EnvFailure, RolloutError
-from jaxagent.rollout.episode import EpisodeLimits, cap_observation, run_episode, task_key
+from jaxagent.rollout.episode import EpisodeLimits, run_episode, task_key
 from jaxagent.types import Completion, ExecStatus, Message, Prompt, Sampling, Status, Stop
 from tests.envs.fake_envs import echo_spec, echo_task
 from tests.rollout.fake_policy import END, LINE, OPEN, CharRenderer, Scripted
