@@ -19,7 +19,7 @@ ENVIRONMENTS: Mapping[str, str] = {
     "doors": "jaxagent.envs.doors",
     "world": "jaxagent.envs.world.spec",
     "agentdojo": "jaxagent.envs.agentdojo",
-    "alfworld": "jaxagent.envs.alfworld",
+    "alfworld": "jaxagent.envs.alfworld.spec",
     "appworld": "jaxagent.envs.appworld.spec",
     "bfcl": "jaxagent.envs.bfcl",
     "code": "jaxagent.envs.code_tests",
