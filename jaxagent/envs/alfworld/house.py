@@ -86,10 +86,8 @@ class House:
             label = self._names[thing]
             if thing in problem.those("toggleable"):  # a switch can be reached in a closed receptacle too
                 commands[f"use {label}"] = partial(self._use, thing)
-            if state.closed(receptacle):
-                continue
-            commands[f"examine {label}"] = partial(seen.description, state, thing)
-            if not state.held and thing in problem.those("pickupable"):
+            # The domain means things in reach to be examined too; a comma after a type there leaves those in hand.
+            if not (state.held or state.closed(receptacle)) and thing in problem.those("pickupable"):
                 commands[f"take {label} from {name}"] = partial(self._take, thing, receptacle)
         return commands
 

@@ -8,7 +8,8 @@ from jaxagent.envs.alfworld.state import State
 
 NOTHING = "Nothing happens."
 WELCOME = "-= Welcome to TextWorld, ALFRED! =-"
-HELP = """
+MIDDLE = "You are in the middle of a room. Looking quickly around you, you see"
+HELP = """\
 Available commands:
   look:                             look around your current location
   inventory:                        check your current inventory
@@ -38,15 +39,18 @@ def _named(state: State, ids: Sequence[str]) -> str:
 
 
 def introduction(state: State, task: str) -> str:
-    return f"{WELCOME}\n\n{look(state)}\n\nYour task is to: {task}"
+    view = look(state) if state.here else f"{MIDDLE} {_named(state, list(state.problem.location))}."
+    return f"{WELCOME}\n\n{view}\n\nYour task is to: {task}"
 
 
 def look(state: State) -> str:
-    """Beside a receptacle: what was taken from it and lies at its location all the same, in another receptacle."""
+    """Beside a receptacle: what was taken from it and lies at its location all the same, in another receptacle.
+
+    In the middle of the room a `look` lists nothing, unlike the introduction: so it is in the package's grammar.
+    """
     here, names = state.here, state.problem.names
     if not here:
-        everything = _named(state, list(state.problem.location))
-        return f"You are in the middle of a room. Looking quickly around you, you see {everything}."
+        return f"{MIDDLE} nothing."
     things = sorted(thing for thing, location in state.lying if location == state.at)
     beside = [thing for thing in things for receptacle in here if (thing, receptacle) in state.parted]
     facing = listing([names[receptacle] for receptacle in here])
