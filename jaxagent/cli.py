@@ -51,7 +51,7 @@ def _check(parsed: argparse.Namespace) -> int:
     path, overrides = _run_file(parsed)
     prepared = prepare(read_run(path, overrides))
     for stage in build_stages(prepared):
-        stage.source.close()
+        stage.close()
     print(f"{path}: fits. {prepared.summary}")
     return 0
 

@@ -141,11 +141,7 @@ def temperature(stage: Stage) -> float:
 
 
 def optimizer_spec(update: Update, iterations: int) -> OptimizerSpec:
-    """The optimiser of a stage. Decay lasts for the stage; its length needs a known number of minibatches."""
-    if update.schedule != "constant" and not update.steps_per_iteration:
-        raise ConfigError(
-            f"schedule {update.schedule!r} needs update.steps_per_iteration to know where it ends"
-        )
+    """The optimiser of a stage; a decay lasts for the stage, so it needs `update.steps_per_iteration`."""
     return OptimizerSpec(
         learning_rate=update.learning_rate,
         name=update.optimizer,

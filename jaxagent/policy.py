@@ -45,7 +45,11 @@ def build_policy(prepared: Prepared) -> Policy:
         )
     mesh = _mesh(config.mesh)
     exact_float32(config.model.dtype, jax.default_backend())
-    options = {"dtype": jnp.dtype(config.model.dtype), "remat": config.model.remat}
+    options = {
+        "dtype": jnp.dtype(config.model.dtype),
+        "remat": config.model.remat,
+        "fixed_layers": _fixed_layers(prepared),
+    }
     if is_sizes(config.model.source):
         graphdef, params = create(prepared.model, seed=config.seed, mesh=mesh, **options)
     else:
@@ -79,6 +83,12 @@ def _partition(prepared: Prepared) -> Partition:
         return train_only(lambda name: name.startswith("lora/"))
     last = prepared.config.model.train_last_layers
     return train_last_layers(last) if last else train_all()
+
+
+def _fixed_layers(prepared: Prepared) -> int:
+    """Layers below the lowest trained one."""
+    last = prepared.config.model.train_last_layers
+    return prepared.model.layers - last if last else 0
 
 
 def build_engine(prepared: Prepared, policy: Policy, meter: Meter) -> Engine:

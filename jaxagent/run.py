@@ -52,7 +52,7 @@ def run_training(config: RunConfig, *, clock: Clock | None = None) -> int:
         stages = build_stages(prepared)
         clock.lap("demonstrations")
         for stage in stages:
-            owned.callback(stage.source.close)
+            owned.callback(stage.close)
         preemption = owned.enter_context(Preemption())
         return _train(prepared, stages, preemption, clock)
 
@@ -86,11 +86,11 @@ def build_stages(prepared: Prepared) -> list[Stage]:
     """The stages of a run. Demonstrations that they need are played now."""
     config = prepared.config
 
-    def demonstrate(tasks: Sequence[Task], sloppiness: float) -> list[Group]:
+    def demonstrate(tasks: Sequence[Task], sloppiness: float, slips: float) -> list[Group]:
         groups = []
         for number, task in enumerate(tasks):
             rng = Random(f"{config.seed}/{number}/{task.task_id}")
-            played = play(prepared.env, task, rng=rng, sloppiness=sloppiness)
+            played = play(prepared.env, task, rng=rng, sloppiness=sloppiness, slips=slips)
             groups.append(Group(task, (tokens(played, prepared.env, prepared.renderer, number),)))
         return groups
 
@@ -117,13 +117,13 @@ def build_stages(prepared: Prepared) -> list[Stage]:
 
 def _check_schedule(stage: Stage) -> None:
     """A warm-up as long as its stage is refused here, not when hours later the stage begins."""
-    update, steps = stage.update, stage.iterations * stage.update.steps_per_iteration
-    if update.schedule != "constant" and steps <= update.warmup_steps:
-        raise ConfigError(
-            f"stage {stage.name}: schedule={update.schedule!r} has {steps} optimiser steps and "
-            f"warmup_steps={update.warmup_steps}, so nothing is left to decay over; lower warmup_steps, raise "
-            "iterations, or use schedule: constant"
-        )
+    from jaxagent.learn.optim import make_schedule
+    from jaxagent.learner import optimizer_spec
+
+    try:
+        make_schedule(optimizer_spec(stage.update, stage.iterations))
+    except ConfigError as exc:
+        raise ConfigError(f"stage {stage.name}: {exc}") from exc
 
 
 def export_run(run_dir: Path, out: Path, *, form: str) -> Path:

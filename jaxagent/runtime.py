@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,7 +82,7 @@ class Runtime:
         self.checkpoints = Checkpointer(self.folder / "checkpoints", keep=config.checkpoint.keep)
         self.monitor = Monitor()
         self.evaluations = Evaluations(prepared)
-        self.cpu_seconds, self._compiled = 0.0, (0, 0.0)  # of earlier processes of this run
+        self._earlier: Counter[str] = Counter()  # what earlier processes of this run used
         self.iterations = 0
         self._sink: MetricSink | None = None
         self._learner: Learner | None = None
@@ -96,7 +97,7 @@ class Runtime:
         if host is not None:
             self._version, self.iterations = host["version"], host["iterations"]
             self.evaluations.made = list(host["evaluations"])
-            self.cpu_seconds, self._compiled = host["cpu_seconds"], tuple(host["compilations"])
+            self._earlier = Counter(host["used"])
             self.clock.resume(host["seconds"])
             self.monitor.restore(host["monitor"])
             for stage, state in zip(stages, host["sources"]):
@@ -131,10 +132,10 @@ class Runtime:
                 self._reference = found.device_state["reference"]
                 self._learner.model = replace(model, frozen=self._frozen(stage))
         else:
-            self.monitor.begin(rolls_out=stage.sampling is not None)
+            self.monitor.begin(rolls_out=stage.rolls_out)
         self._stage = (index, stage.name)
         self.console.start(stage.name, stage.iterations, done=place.iteration if resuming else 0)
-        if stage.sampling is not None:
+        if stage.rolls_out:
             self._load_engine(self._learner.params)
         self.clock.lap("build")
         return self._learner
@@ -146,19 +147,18 @@ class Runtime:
 
     def first_rollout(self, groups: Sequence[Group]) -> bool:
         """True once, for the first groups that this process sampled: the moment to compare decoder and trainer."""
-        sampled = self._learner is not None and self._learner.stage.sampling is not None
-        first = self._unchecked and sampled and any(t.steps for group in groups for t in group.trajectories)
+        sampled = any(t.steps for group in groups for t in group.trajectories)
+        first = self._unchecked and self._rolls_out and sampled
         self._unchecked = self._unchecked and not first
         return first
 
     def hand_off(self, learner: Learner) -> None:
-        if learner.stage.sampling is not None:
+        if learner.stage.rolls_out:
             self._load_engine(learner.params)
 
     def show(self, credited: Sequence[Credited]) -> None:
         """Keep a few rollouts for the report's viewer."""
-        sampled = self._learner is not None and self._learner.stage.sampling is not None
-        if sampled and self.iterations % SHOWN_EVERY == 0:
+        if self._rolls_out and self.iterations % SHOWN_EVERY == 0:
             decode = self.prepared.tokenizer.decode
             records = [trajectory_record(c, decode, iteration=self.iterations) for c in pick(credited, SHOWN)]
             append_trajectories(self.folder / "trajectories.jsonl", records)
@@ -237,6 +237,10 @@ class Runtime:
         """The newest parameters."""
         return self._params if self._params is not None else self._learner.params  # type: ignore[union-attr]
 
+    @property
+    def _rolls_out(self) -> bool:
+        return self._learner is not None and self._learner.stage.rolls_out
+
     def result(self) -> dict[str, Any]:
         """What result.json holds.
 
@@ -248,13 +252,20 @@ class Runtime:
             **self.evaluations.outcome(),
             "minutes": self.clock.total / 60,
             "seconds": self.clock.spent,
-            "cpu_seconds": self.cpu_seconds + _cpu_seconds(),
             "iterations": self.iterations,
-            "compilations": self._compiled[0] + self.compilations.count,
-            "compile_seconds": self._compiled[1] + self.compilations.seconds,
+            **self._used(),
             "commit": commit(),
             "seed": self.seed,
         }
+
+    def _used(self) -> dict[str, float]:
+        """What the run has used, its earlier processes included."""
+        own = {
+            "cpu_seconds": _cpu_seconds(),
+            "compilations": self.compilations.count,
+            "compile_seconds": self.compilations.seconds,
+        }
+        return {name: value + self._earlier[name] for name, value in own.items()}
 
     def _frozen(self, stage: Stage) -> dict[str, Any]:
         return {"reference": self._reference} if stage.keeps_reference else {}
@@ -273,11 +284,7 @@ class Runtime:
             "sources": [dict(stage.source.state()) for stage in stages],
             "evaluations": self.evaluations.made,
             "seconds": self.clock.spent,
-            "cpu_seconds": self.cpu_seconds + _cpu_seconds(),
-            "compilations": [
-                self._compiled[0] + self.compilations.count,
-                self._compiled[1] + self.compilations.seconds,
-            ],
+            "used": self._used(),
             "monitor": self.monitor.state(),
         }
         self.checkpoints.save(self.iterations, state, host)

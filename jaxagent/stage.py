@@ -55,7 +55,11 @@ class Source(Protocol):
 
 
 Reward = Callable[[Trajectory], float]
-"""The return R of a finished episode."""
+"""A number for a finished episode: an outcome, or a term to add to it."""
+
+Returns = Callable[[Sequence[Group]], list[Group]]
+"""The same groups with every trajectory's return R set. Whole groups at once, so that a judge can be asked for all of
+them together; rewards/returns.py lifts a `Reward`."""
 
 Credit = Callable[[Sequence[Group]], list[Credited]]
 """Advantage per step for every surviving trajectory. Group statistics live here, over whole groups."""
@@ -134,12 +138,24 @@ class Stage:
     samples: Samples
     terms: Mapping[str, Term]
     update: Update
-    reward: Reward | None = None
+    reward: Returns | None = None
     credit: Credit | None = None
     filter: Filter | None = None
     teacher: Teacher | None = None
     needs: tuple[str, ...] = ()
     sampling: Sampling | None = None
+
+    def close(self) -> None:
+        """End what the source and the reward hold: threads, connections."""
+        self.source.close()
+        close_reward = getattr(self.reward, "close", None)
+        if close_reward is not None:
+            close_reward()
+
+    @property
+    def rolls_out(self) -> bool:
+        """Whether the policy plays episodes; a stage of demonstrations has no sampling rule."""
+        return self.sampling is not None
 
     @property
     def keeps_reference(self) -> bool:

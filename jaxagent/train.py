@@ -9,7 +9,6 @@ Out: trained parameters in the runtime, metrics in the run folder. The order ins
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -48,7 +47,7 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
     for stream in stage.needs:  # the sampler's own log-probs are never used as old ones
         groups = learner.score(groups, stream)
     clock.lap("score")
-    groups = rewarded(stage, groups)
+    groups = stage.reward(groups) if stage.reward else groups
     credited = credit(stage, groups)
     run.show(credited)
     clock.lap("credit")
@@ -76,18 +75,6 @@ def collect(stage: Stage, run: Runtime, iteration: int) -> Collected:
         return Collected(tuple(item for item in work if isinstance(item, Group)), {})
     assert stage.sampling is not None, f"stage {stage.name} has plans to roll out but no sampling rule"
     return run.rollout(plans, stage.sampling, iteration)
-
-
-def rewarded(stage: Stage, groups: Sequence[Group]) -> list[Group]:
-    """Set every trajectory's return."""
-    if stage.reward is None:
-        return list(groups)
-    return [
-        replace(
-            group, trajectories=tuple(replace(t, reward=float(stage.reward(t))) for t in group.trajectories)
-        )
-        for group in groups
-    ]
 
 
 def credit(stage: Stage, groups: Sequence[Group]) -> list[Credited]:

@@ -16,7 +16,7 @@ SMALL = [f"warm_start.{index}.options.demonstrations=2" for index in (0, 1)]
         (["check", "missing.yaml"], "no such run file"),
         (
             ["check", *SMALL, "stages.0.options.iterations=5"],
-            "stage gvpo: schedule='linear' has 5 optimiser steps",
+            "stage gvpo: schedule 'linear' has 5 optimiser steps",
         ),
         (["train", "stages.0.recipe=lop"], "did you mean 'loop'?"),
         (["report", "nowhere"], "holds no metrics.jsonl"),

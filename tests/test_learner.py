@@ -11,6 +11,7 @@ from jaxagent.compilations import Compilations
 from jaxagent.errors import ConfigError
 from jaxagent.export import export_adapter, export_model
 from jaxagent.learn.forward import Execution
+from jaxagent.learn.optim import make_schedule
 from jaxagent.learn.state import train_only
 from jaxagent.learn.terms import clipped_pg, cross_entropy
 from jaxagent.learner import minibatches, optimizer_spec, summary
@@ -127,8 +128,8 @@ def test_summary_of_an_iteration():
 def test_a_schedule_is_as_long_as_the_optimiser_steps_of_its_stage():
     update = Update(1e-3, epochs=2, minibatch=8, schedule="linear", steps_per_iteration=8)
     assert optimizer_spec(update, 30).total_steps == 240
-    with pytest.raises(ConfigError, match="steps_per_iteration"):
-        optimizer_spec(Update(1e-3, schedule="cosine"), 30)
+    with pytest.raises(ConfigError, match="has 0 optimiser steps"):
+        make_schedule(optimizer_spec(Update(1e-3, schedule="cosine"), 30))
 
 
 # --- adapters, from training to decoder and export ----------------------------------------------------------

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxagent.credit.group import returns, survivors, zero_variance
 from jaxagent.credit.gvpo import failed_step
-from jaxagent.types import Credited, Group, Metrics
+from jaxagent.types import Credited, Group, Metrics, Trajectory
 
 
 def group_metrics(groups: Sequence[Group]) -> Metrics:
@@ -36,7 +36,17 @@ def group_metrics(groups: Sequence[Group]) -> Metrics:
         "reward/min": float(every.min()),
         "reward/max": float(every.max()),
         "reward/success": float(np.concatenate(success).mean()),
+        **part_metrics([trajectory for group in alive for trajectory in group]),
     }
+
+
+def part_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
+    """Means of what the returns are made of (`extra["reward_parts"]`), over the episodes that have the part."""
+    found: dict[str, list[float]] = {}
+    for trajectory in trajectories:
+        for name, value in trajectory.extra.get("reward_parts", {}).items():
+            found.setdefault(f"reward/{name}", []).append(value)
+    return {name: float(np.mean(values)) for name, values in found.items()}
 
 
 def credit_metrics(credited: Sequence[Credited]) -> Metrics:

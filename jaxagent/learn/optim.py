@@ -48,7 +48,8 @@ def make_schedule(spec: OptimizerSpec) -> optax.Schedule:
     if spec.schedule != "constant" and spec.total_steps <= spec.warmup:
         raise ConfigError(
             f"schedule {spec.schedule!r} has {spec.total_steps} optimiser steps, {spec.warmup} of them "
-            "warm-up: nothing is left to decay over; lower it, train longer, or use schedule constant"
+            "warm-up, so nothing is left to decay over; lower warmup_steps, raise iterations, or use schedule: "
+            "constant"
         )
     rest = DECAYS[spec.schedule](spec, max(spec.total_steps - spec.warmup, 1))
     if not spec.warmup:

@@ -132,6 +132,7 @@ class Transformer(nnx.Module):
 
     remat: what the backward pass recomputes: "none", "full" (everything but each block's input), "dots" (all
     but matrix products), "attention" (all but attention outputs).   kernel: see kernels/attention.py.
+    fixed_layers: the first so many layers are never trained: no gradient runs back through them.
     """
 
     def __init__(
@@ -144,12 +145,16 @@ class Transformer(nnx.Module):
         remat: str = "none",
         lora: LoraSpec | None = None,
         kernel: Kernel = "auto",
+        fixed_layers: int = 0,
     ):
         self.spec, self.lora_spec = spec, lora
         self.dtype = jnp.dtype(dtype)
         if remat not in ("none", *REMAT):
             raise ConfigError(f"remat={remat!r} is unknown; known: none, {', '.join(REMAT)}")
         self.remat = remat
+        if not 0 <= fixed_layers < spec.layers:
+            raise ConfigError(f"fixed_layers={fixed_layers} of {spec.layers} layers; at least one is trained")
+        self.fixed_layers = fixed_layers
         self.kernel: Kernel = kernel
         values = jax.tree.map(lambda x: x.astype(param_dtype), _initial(spec, lora, rngs.params()))
         self.embed = nnx.Param(values["top"]["embed"])
@@ -200,7 +205,12 @@ class Transformer(nnx.Module):
             x, _ = block(self.spec, self.cast(weights), x, tables, attention, self.lora_scale)
             return x, None
 
-        x, _ = jax.lax.scan(rematerialised(body, self.remat), self.embedded(token_BT), self.stacked())
+        x, weights = self.embedded(token_BT), self.stacked()
+        if fixed := self.fixed_layers:
+            x, _ = jax.lax.scan(body, x, {name: leaf[:fixed] for name, leaf in weights.items()})
+            x = jax.lax.stop_gradient(x)
+            weights = {name: leaf[fixed:] for name, leaf in weights.items()}
+        x, _ = jax.lax.scan(rematerialised(body, self.remat), x, weights)
         return self.normed(x)
 
 

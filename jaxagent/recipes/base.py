@@ -24,7 +24,7 @@ class Materials:
     name:        the stage's name in metrics and checkpoints.
     sampling:    the run's training-time sampling rule.
     row:         tokens of a training row; nothing longer can be learnt from.
-    demonstrate: (tasks, sloppiness in [0, 1]) -> demonstration groups by the environment's scripted expert.
+    demonstrate: (tasks, sloppiness, slips) -> demonstration groups by the environment's scripted expert.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Materials:
     sampling: Sampling
     row: int
     seed: int
-    demonstrate: Callable[[Sequence[Task], float], list[Group]]
+    demonstrate: Callable[[Sequence[Task], float, float], list[Group]]
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from jaxagent.credit.group import group_mean, group_std, per_group
 from jaxagent.learn.terms import clipped_pg, entropy_bonus, kl
 from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.policy import PolicyOptions, policy_update, task_source
-from jaxagent.recipes.rewards import REWARDS
+from jaxagent.recipes.rewards import returns_of
 from jaxagent.rewards.kl import kl_in_reward
 from jaxagent.stage import Aggregate, Stage, Term
 
@@ -78,12 +78,12 @@ def streams(options: GrpoOptions) -> tuple[str, ...]:
 
 def stage(options: GrpoOptions, materials: Materials) -> Stage:
     chosen = terms(options)
-    reward = REWARDS[options.reward]
+    returns = returns_of(options.reward)
     return Stage(
         name=materials.name,
         source=task_source(options, materials),
         iterations=options.iterations,
-        reward=kl_in_reward(reward, beta=options.kl_coef) if options.kl_in == "reward" else reward,
+        reward=kl_in_reward(returns, beta=options.kl_coef) if options.kl_in == "reward" else returns,
         credit=per_group(group_std(std_floor=options.std_floor) if options.std else group_mean),
         samples=partial(policy_samples, terms=tuple(chosen)),
         terms=chosen,

@@ -19,7 +19,7 @@ from jaxagent.credit.gvpo import gvpo
 from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.policy import PolicyOptions, policy_update, task_source
-from jaxagent.recipes.rewards import REWARDS
+from jaxagent.recipes.rewards import returns_of
 from jaxagent.stage import Stage, Term
 
 BASES = {"group_mean": per_group(group_mean), "leave_one_out": per_group(leave_one_out)}
@@ -44,7 +44,7 @@ def stage(options: GvpoOptions, materials: Materials) -> Stage:
         name=materials.name,
         source=task_source(options, materials),
         iterations=options.iterations,
-        reward=REWARDS[options.reward],
+        reward=returns_of(options.reward),
         credit=gvpo(
             BASES[options.base], b=options.b, shape=options.shape, invalid_is_fail=options.invalid_is_fail
         ),

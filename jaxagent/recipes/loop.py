@@ -19,7 +19,7 @@ from jaxagent.credit.group import leave_one_out, per_group
 from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.policy import PolicyOptions, policy_update, task_source
-from jaxagent.recipes.rewards import REWARDS
+from jaxagent.recipes.rewards import returns_of
 from jaxagent.stage import Stage, Term
 
 
@@ -46,7 +46,7 @@ def stage(options: LoopOptions, materials: Materials) -> Stage:
         name=materials.name,
         source=task_source(options, materials),
         iterations=options.iterations,
-        reward=REWARDS[options.reward],
+        reward=returns_of(options.reward),
         credit=per_group(leave_one_out),
         filter=abs_min(options.min_advantage),
         samples=policy_samples,

@@ -10,13 +10,14 @@ from pydantic import Field
 from jaxagent.config import Record
 from jaxagent.data.tasks import TaskSource
 from jaxagent.recipes.base import Materials
-from jaxagent.recipes.rewards import RewardName
+from jaxagent.recipes.rewards import OutcomeName, RewardOptions
 from jaxagent.stage import Update
 
 
 class PolicyOptions(Record):
     """An iteration rolls out `tasks` x `group_size` episodes. A recipe restates a default where its paper differs.
 
+    reward: an outcome's name, or a record of an outcome and shaping terms (recipes/rewards.py).
     minibatch: trajectories of an optimiser step; 0 is all of them.
     schedule: of the learning rate, over the stage's optimiser steps, after `warmup_steps`.
     """
@@ -24,7 +25,7 @@ class PolicyOptions(Record):
     iterations: int = Field(200, ge=1)
     tasks: int = Field(16, ge=1)
     group_size: int = Field(8, ge=2)
-    reward: RewardName = "test_fraction"
+    reward: OutcomeName | RewardOptions = "test_fraction"
     epochs: int = Field(1, ge=1)
     minibatch: int = Field(0, ge=0)
     learning_rate: float = Field(1e-6, gt=0)

@@ -1,13 +1,155 @@
-"""Returns that a recipe's options can name."""
+"""The return that a recipe's options ask for: an outcome by name, or a record of an outcome and terms beside it.
+
+reward: success
+reward: {outcome: test_fraction, format: 0.2, tool: 0.1, length: {target: 10}, cap: 0.3}
+reward: {judge: {models: [{url: "https://…/v1", model: …}], rubric: [{name: polite, question: "Is it polite?"}]}}
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Literal
 
-from jaxagent.rewards.outcome import success, test_fraction
-from jaxagent.stage import Reward
+from pydantic import Field, model_validator
 
-RewardName = Literal["test_fraction", "success"]
+from jaxagent.auxlm.background import Background
+from jaxagent.auxlm.client import AuxLimits, AuxLM
+from jaxagent.auxlm.endpoint import EndpointBackend, EndpointConfig
+from jaxagent.config import Record
+from jaxagent.rewards import shaping
+from jaxagent.rewards.judge import Combine, Criterion, Fallback, Judge
+from jaxagent.rewards.outcome import score, success, test_fraction
+from jaxagent.rewards.returns import composed, each
+from jaxagent.rewards.subgoals import Subgoal, subgoals
+from jaxagent.stage import Returns, Reward
 
-REWARDS: Mapping[str, Reward] = {"test_fraction": test_fraction, "success": success}
+OutcomeName = Literal["test_fraction", "success", "score"]
+
+OUTCOMES: Mapping[str, Reward] = {"test_fraction": test_fraction, "success": success, "score": score}
+
+
+class LengthOptions(Record):
+    """Minus `rate` a unit above `target`, at most `cap`."""
+
+    target: int = Field(ge=1)
+    rate: float = Field(0.05, gt=0)
+    cap: float = Field(0.5, gt=0)
+    unit: Literal["action_tokens", "steps"] = "steps"
+
+
+class OverlongOptions(Record):
+    """DAPO's soft penalty over the last `buffer` units before `limit`, to -`factor`."""
+
+    limit: int = Field(ge=1)
+    buffer: int = Field(ge=1)
+    factor: float = Field(1.0, gt=0)
+    unit: Literal["action_tokens", "steps"] = "action_tokens"
+
+
+class SubgoalOptions(Record):
+    """See rewards/subgoals.py: patterns that an observation and a message must match."""
+
+    name: str
+    observation: str = ""
+    message: str = ""
+    weight: float = Field(0.1, gt=0)
+
+
+class CriterionOptions(Record):
+    """rule: "success" lets the environment's verdict answer this criterion instead of the judge."""
+
+    name: str
+    question: str
+    weight: float = Field(1.0, gt=0)
+    rule: Literal["", "success"] = ""
+
+
+class EndpointOptions(Record):
+    """An OpenAI-compatible endpoint; its key is read from the environment variable `key_env`."""
+
+    url: str
+    model: str
+    key_env: str = ""
+
+
+class JudgeOptions(Record):
+    """See rewards/judge.py."""
+
+    models: tuple[EndpointOptions, ...] = Field(min_length=1)
+    rubric: tuple[CriterionOptions, ...] = Field(min_length=1)
+    combine: Combine = "median"
+    fallback: Fallback = "rule"
+
+
+class RewardOptions(Record):
+    """R = scale * outcome + min(cap, format + tool + length + overlong + invalid_action + subgoals).
+
+    format, tool: weights of `message_format` and `tool_use` (rewards/shaping.py).
+    invalid_action: added for every message without a legal action (GiGPO: scale 10, -0.1).
+    cap:   the terms together stay within it; 0 is no cap. Keep it well below the outcome.
+    judge: R is a rubric's score by language models; it stands alone.
+    """
+
+    outcome: OutcomeName = "test_fraction"
+    scale: float = Field(1.0, gt=0)
+    format: float = 0.0
+    tool: float = 0.0
+    length: LengthOptions | None = None
+    overlong: OverlongOptions | None = None
+    invalid_action: float = Field(0.0, le=0)
+    subgoals: tuple[SubgoalOptions, ...] = ()
+    subgoal_cap: float = Field(0.3, gt=0)
+    in_order: bool = False
+    cap: float = Field(0.0, ge=0)
+    judge: JudgeOptions | None = None
+
+    @model_validator(mode="after")
+    def _stands_alone(self) -> RewardOptions:
+        if self.judge is not None and self.model_fields_set - {"judge"}:
+            others = ", ".join(sorted(self.model_fields_set - {"judge"}))
+            raise ValueError(f"a judge's score is the whole return; drop {others}, or drop judge")
+        return self
+
+
+def returns_of(reward: OutcomeName | RewardOptions) -> Returns:
+    """The function that sets the returns of an iteration's groups."""
+    if isinstance(reward, str):
+        return each(OUTCOMES[reward])
+    if reward.judge is not None:
+        return _judge(reward.judge)
+    return composed(OUTCOMES[reward.outcome], _terms(reward), scale=reward.scale, cap=reward.cap)
+
+
+def _terms(options: RewardOptions) -> dict[str, Reward]:
+    """The terms that are switched on, by name."""
+    terms: dict[str, Reward] = {}
+    if options.format:
+        terms["format"] = shaping.weighted(options.format, shaping.message_format)
+    if options.tool:
+        terms["tool"] = shaping.weighted(options.tool, shaping.tool_use)
+    if (length := options.length) is not None:
+        terms["length"] = shaping.excess(
+            target=length.target, rate=length.rate, cap=length.cap, unit=length.unit
+        )
+    if (over := options.overlong) is not None:
+        terms["overlong"] = shaping.overlong(
+            limit=over.limit, buffer=over.buffer, factor=over.factor, unit=over.unit
+        )
+    if options.invalid_action:
+        terms["invalid_action"] = shaping.per_event(options.invalid_action)
+    if options.subgoals:
+        goals = [Subgoal(g.name, g.observation, g.message, g.weight) for g in options.subgoals]
+        terms["subgoals"] = subgoals(goals, cap=options.subgoal_cap, in_order=options.in_order)
+    return terms
+
+
+def _judge(options: JudgeOptions) -> Judge:
+    rubric = [
+        Criterion(c.name, c.question, c.weight, (lambda t: bool(success(t))) if c.rule else None)
+        for c in options.rubric
+    ]
+    judges = [
+        Background(AuxLM(EndpointBackend(EndpointConfig(m.url, m.model, api_key_env=m.key_env)), AuxLimits()))
+        for m in options.models
+    ]
+    return Judge(rubric, judges, how=options.combine, fallback=options.fallback)

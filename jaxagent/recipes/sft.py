@@ -37,6 +37,7 @@ class SftOptions(Record):
     demonstrations: expert episodes to play, tasks taken from the start of the training split, round and round.
     file: JSON Lines of conversations instead of expert play (data/conversations.py).
     mask_errors: failed steps stay in the context and get weight 0; a file must say which failed (`exec_status`).
+    sloppiness, slips: chance of a flaw in an episode, and of a wrong word in a message, repaired at once.
     adam_learning_rate: with muon, the rate of what is not a matrix.
     """
 
@@ -45,6 +46,7 @@ class SftOptions(Record):
     demonstrations: int = Field(1000, ge=1)
     file: str = ""
     sloppiness: float = Field(0.0, ge=0, le=1)
+    slips: float = Field(0.0, ge=0, le=1)
     drills: float = Field(0.0, ge=0, lt=1)
     literal_weight: float = Field(1.0, gt=0)
     mask_errors: bool = False
@@ -58,10 +60,12 @@ class SftOptions(Record):
 
     @model_validator(mode="after")
     def _fits(self) -> SftOptions:
-        if self.file and (self.sloppiness or self.drills):
+        if self.file and (self.sloppiness or self.slips or self.drills):
             raise ValueError(
-                "sloppiness and drills belong to expert demonstrations; drop them or drop `file`"
+                "sloppiness, slips and drills belong to expert demonstrations; drop them or drop `file`"
             )
+        if self.slips and not self.mask_errors:
+            raise ValueError("slips would be imitated; set mask_errors: true with them")
         if self.adam_learning_rate is not None and self.optimizer != "muon":
             raise ValueError("adam_learning_rate goes with optimizer muon; adamw has learning_rate alone")
         return self
@@ -104,7 +108,7 @@ def _groups(options: SftOptions, materials: Materials) -> Sequence[Group]:
             )
         return [Group(trajectory.task, (trajectory,)) for trajectory in found]
     tasks = [materials.tasks[i % len(materials.tasks)] for i in range(options.demonstrations)]
-    shown = materials.demonstrate(tasks, options.sloppiness)
+    shown = materials.demonstrate(tasks, options.sloppiness, options.slips)
     extra = round(len(shown) * options.drills / (1 - options.drills))
     return [*shown, *(_drill_group(i, materials) for i in range(extra))]
 

@@ -22,7 +22,7 @@ from jaxagent.credit.group import group_std, per_group
 from jaxagent.learn.terms import clipped_pg, reverse_kl_iw
 from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.policy import PolicyOptions, policy_update, task_source
-from jaxagent.recipes.rewards import REWARDS
+from jaxagent.recipes.rewards import returns_of
 from jaxagent.skills.bank import SkillBank
 from jaxagent.skills.prompt import full_text, workflow_text
 from jaxagent.skills.source import SkillRules, SkillSource
@@ -72,7 +72,7 @@ def stage(options: SkillSdOptions, materials: Materials) -> Stage:
         name=materials.name,
         source=source,
         iterations=options.iterations,
-        reward=REWARDS[options.reward],
+        reward=returns_of(options.reward),
         credit=per_group(group_std()),
         samples=partial(policy_samples, terms=("pg",), teacher_terms=("distill",)),
         terms={

@@ -7,11 +7,14 @@ baselines the sum over the episode is added to R before the group statistics.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from jaxtyping import Bool, Float
 
 from jaxagent.errors import ConfigError, RolloutError
-from jaxagent.stage import Reward
+from jaxagent.rewards.returns import mapped
+from jaxagent.stage import Returns
 from jaxagent.types import Trajectory
 
 
@@ -27,23 +30,27 @@ def kl_token_rewards(
     return (-beta * difference_T).astype(np.float32)
 
 
-def kl_in_reward(reward: Reward, *, beta: float) -> Reward:
-    """`reward` minus beta times the episode's summed k1. The stage needs=("old", "reference")."""
+def kl_in_reward(returns: Returns, *, beta: float) -> Returns:
+    """`returns` minus beta times each episode's summed k1. The stage needs=("old", "reference")."""
     if beta < 0:
         raise ConfigError(f"kl.coef={beta} would reward distance from the reference; give 0 or more")
 
-    def penalised(trajectory: Trajectory) -> float:
-        total = 0.0
-        for segment in trajectory.segments:
-            missing = [name for name in ("old", "reference") if name not in segment.logprobs]
-            if missing:
-                raise RolloutError(
-                    f"{trajectory.traj_id}: KL in the reward needs the log-prob stream(s) "
-                    f'{", ".join(missing)}; give the stage needs=("old", "reference")'
-                )
-            streams = segment.logprobs
-            token_T = kl_token_rewards(streams["old"], streams["reference"], segment.mask_T, beta=beta)
-            total += float(token_T.sum(dtype=np.float64))
-        return reward(trajectory) + total
+    def penalised(trajectory: Trajectory) -> Trajectory:
+        return replace(trajectory, reward=trajectory.reward + _total(trajectory, beta))
 
-    return penalised
+    return lambda groups: mapped(returns(groups), penalised)
+
+
+def _total(trajectory: Trajectory, beta: float) -> float:
+    total = 0.0
+    for segment in trajectory.segments:
+        missing = [name for name in ("old", "reference") if name not in segment.logprobs]
+        if missing:
+            raise RolloutError(
+                f"{trajectory.traj_id}: KL in the reward needs the log-prob stream(s) "
+                f'{", ".join(missing)}; give the stage needs=("old", "reference")'
+            )
+        streams = segment.logprobs
+        token_T = kl_token_rewards(streams["old"], streams["reference"], segment.mask_T, beta=beta)
+        total += float(token_T.sum(dtype=np.float64))
+    return total

@@ -40,6 +40,17 @@ def success(trajectory: Trajectory) -> float:
     return float(verdict(trajectory).success)
 
 
+def score(trajectory: Trajectory) -> float:
+    """The benchmark's own graded score, `Evaluation.info["score"]`, e.g. WebShop's or ScienceWorld's in [0, 1]."""
+    info = verdict(trajectory).info
+    if not isinstance(info.get("score"), (int, float)):
+        raise RolloutError(
+            f"{trajectory.traj_id}: the environment gives no score (its verdict holds {sorted(info)}); use the "
+            "success or the test_fraction reward"
+        )
+    return float(info["score"])
+
+
 def zero_on(reward: Reward, statuses: Collection[Status]) -> Reward:
     """`reward`, but 0 for episodes that ended so, e.g. {STEP_LIMIT} as in LOOP's paper.
 

@@ -6,6 +6,7 @@ Terms are added with `plus`; they stay small against the outcome and capped (sha
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from math import exp
 from typing import Literal
 
@@ -94,6 +95,21 @@ def message_format(trajectory: Trajectory) -> float:
         valid=sum(len(step.action.tool_calls) for step in trajectory.steps if not step.action.error),
         invalid=invalid_actions(trajectory),
         boxed=any("\\boxed{" in step.text for step in trajectory.steps),
+    )
+
+
+def tool_use(trajectory: Trajectory) -> float:
+    """`tool_score` of an episode: calls that equal the one before them, and calls of tools that do not exist.
+
+    The task's `meta["needed_tools"]` names the tools of which one should be used; without it any call counts.
+    """
+    calls = [call for step in trajectory.steps for call in step.action.tool_calls]
+    known = {tool.get("function", tool).get("name") for tool in trajectory.prompt.tools}
+    needed = set(trajectory.task.meta.get("needed_tools", ())) or {call.name for call in calls}
+    return tool_score(
+        used_needed=any(call.name in needed for call in calls),
+        duplicates=sum(a == b for a, b in pairwise(calls)),
+        unknown=sum(bool(known) and call.name not in known for call in calls),
     )
 
 

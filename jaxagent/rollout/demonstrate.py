@@ -13,6 +13,7 @@ from random import Random
 import numpy as np
 
 from jaxagent.chat.render import Renderer
+from jaxagent.data.slips import slip
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.errors import ConfigError
 from jaxagent.types import (
@@ -51,12 +52,17 @@ class Played:
         return messages
 
 
-def play(spec: EnvSpec, task: Task, *, rng: Random, sloppiness: float = 0.0) -> Played:
-    """Play one episode by script. Raises ConfigError for an environment that has no expert."""
+def play(spec: EnvSpec, task: Task, *, rng: Random, sloppiness: float = 0.0, slips: float = 0.0) -> Played:
+    """Play one episode by script. Raises ConfigError for an environment that has no expert.
+
+    slips: the chance that a message is first tried with one word wrong (data/slips.py). The environment answers with
+           an error, and the right message follows. Where it takes the wrong one, the episode is played again without.
+    """
     if spec.expert is None:
         raise ConfigError(
             f"environment {spec.name!r} has no scripted expert; use the sft recipe's `file` instead"
         )
+    start = rng.getstate()
     policy = spec.expert(task, rng, sloppiness)
     env = (spec.rehearse or spec.make)()
     try:
@@ -64,10 +70,22 @@ def play(spec: EnvSpec, task: Task, *, rng: Random, sloppiness: float = 0.0) -> 
         prompt = spec.prompt(task, results[0])
         texts: list[str] = []
         actions: list[Action] = []
-        while not results[-1].done and len(texts) < spec.max_steps:
-            texts.append(policy.act(results[-1].observation))
-            actions.append(spec.parse(Message("assistant", texts[-1])))
+
+        def say(text: str) -> StepResult:
+            texts.append(text)
+            actions.append(spec.parse(Message("assistant", text)))
             results.append(env.step(actions[-1]))
+            return results[-1]
+
+        while not results[-1].done and len(texts) < spec.max_steps:
+            right = policy.act(results[-1].observation)
+            wrong = slip(right, rng) if slips and rng.random() < slips else right
+            if wrong != right and len(texts) + 1 < spec.max_steps:
+                taken = say(wrong)
+                if taken.done or not taken.exec_status.failed:
+                    rng.setstate(start)
+                    return play(spec, task, rng=rng, sloppiness=sloppiness)
+            say(right)
         return Played(task, prompt, tuple(texts), tuple(actions), tuple(results), env.evaluate())
     finally:
         env.close()

@@ -7,9 +7,7 @@ not fit the schema is dropped and counted.
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -18,6 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
+from jaxagent.auxlm.background import Background
 from jaxagent.auxlm.client import AuxLM, AuxRequest
 from jaxagent.auxlm.role import Payload, Role
 from jaxagent.skills.bank import Skill
@@ -146,7 +145,7 @@ class Pending:
 
 
 class SummariserPool:
-    """Owns a thread with an event loop on which the auxiliary model is asked, and the auxiliary model.
+    """Asks the auxiliary model beside the run, and keeps what is not yet collected.
 
     patience_s: how long `collect` waits for what is still running. None waits for everything, so that a run
                 with a deterministic auxiliary model is deterministic; AuxLM's timeout bounds the wait. With
@@ -154,18 +153,15 @@ class SummariserPool:
     """
 
     def __init__(self, aux: AuxLM, *, patience_s: float | None = None):
-        self.aux = aux
         self.patience_s = patience_s
         self.failures = 0
         self.latency_s = 0.0  # mean over the summaries of the last collect
+        self._background = Background(aux)
         self._pending: list[Pending] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
 
     def submit(self, key: str, payload: Payload) -> None:
         """Start one summary; `summary_payload` makes the payload."""
-        future = asyncio.run_coroutine_threadsafe(self.aux.complete(SUMMARISE, payload), self._running_loop())
-        self._pending.append(Pending(key, payload, future))
+        self._pending.append(Pending(key, payload, self._background.submit(SUMMARISE, payload)))
 
     def collect(self) -> list[Summary]:
         """Finished summaries in the order of submission. Call it at an iteration boundary."""
@@ -188,7 +184,7 @@ class SummariserPool:
             "skills/pending": float(len(self._pending)),
             "skills/summary_failures": float(self.failures),
             "skills/summary_latency_s": self.latency_s,
-            **self.aux.metrics(),
+            **self._background.metrics(),
         }
 
     def state(self) -> list[dict[str, Any]]:
@@ -206,31 +202,4 @@ class SummariserPool:
         for pending in self._pending:
             pending.future.cancel()
         self._pending = []
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._loop = None
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        self.aux.close()
-
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=_serve, args=(self._loop,), name="summariser", daemon=True)
-            self._thread.start()
-        return self._loop
-
-
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    loop.run_forever()
-    loop.run_until_complete(_cancel_others())
-    loop.close()
-
-
-async def _cancel_others() -> None:
-    """End what still runs, so that nothing is left half awaited."""
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+        self._background.close()

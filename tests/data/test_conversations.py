@@ -89,7 +89,7 @@ def sft(path, **options):
         sampling=Sampling(max_tokens=4),
         row=200,
         seed=0,
-        demonstrate=lambda tasks, sloppiness: [],
+        demonstrate=lambda tasks, sloppiness, slips: [],
     )
     return RECIPES["sft"].stage(
         RECIPES["sft"].options.parse({"file": str(path), "batch": 1, **options}), materials

@@ -53,8 +53,8 @@ def test_a_token_does_not_see_the_future():
     assert np.abs(before[0, 8:] - after[0, 8:]).max(axis=-1).min() > 1e-3
 
 
-def gradient(remat: str):
-    graphdef, params = create(SPEC, seed=0, remat=remat)
+def gradient(remat: str, fixed_layers: int = 0):
+    graphdef, params = create(SPEC, seed=0, remat=remat, fixed_layers=fixed_layers)
     batch = tokens()
     loss = jax.jit(jax.grad(lambda params: jnp.sin(nnx.merge(graphdef, params).hidden(*batch)).sum()))
     return jax.tree.leaves(loss(params))
@@ -64,6 +64,24 @@ def gradient(remat: str):
 def test_recomputation_changes_no_gradient(remat):
     for one, other in zip(gradient(remat), gradient("none")):
         np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_no_gradient_runs_through_fixed_layers_and_the_others_keep_theirs():
+    _, template = create(SPEC, seed=0)
+    for path, whole, cut in zip(
+        (path for path, _ in jax.tree_util.tree_leaves_with_path(template)),
+        gradient("full"),
+        gradient("full", fixed_layers=1),
+    ):
+        if "layers" in str(path):
+            np.testing.assert_array_equal(cut[0], 0)
+            np.testing.assert_allclose(cut[1:], whole[1:], atol=1e-4)
+
+
+@pytest.mark.parametrize("fixed", [-1, 3])
+def test_some_layer_is_trained(fixed):
+    with pytest.raises(ConfigError, match=f"fixed_layers={fixed} of 3 layers"):
+        create(SPEC, seed=0, fixed_layers=fixed)
 
 
 def test_unknown_remat_is_refused():

@@ -11,7 +11,7 @@ from jaxagent.batch.pack import pack, unpack
 from jaxagent.learn.step import total_loss
 from jaxagent.learn.terms import Scores
 from jaxagent.recipes.table import RECIPES
-from jaxagent.train import credit, rewarded
+from jaxagent.train import credit
 from jaxagent.types import Group
 from tests.made_episodes import make_step, make_task, make_trajectory
 from tests.recipes.test_stages import materials
@@ -46,7 +46,7 @@ def taught(item):
 def gradient(recipe, *, status="ok", teacher=False, **options):
     """Per rollout: (its log-probs, the gradient with respect to them), over its sampled tokens."""
     stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse(options), materials())
-    credited = credit(stage, rewarded(stage, [group(status)]))
+    credited = credit(stage, stage.reward([group(status)]))
     credited = [taught(item) for item in credited] if teacher else credited
     packed = pack(stage.samples(credited), stage.terms, rows=4, length=32)
     (batch,) = (part.batch for part in packed)

@@ -6,7 +6,7 @@ import pytest
 from jaxagent.batch.pack import pack
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.table import RECIPES
-from jaxagent.train import credit, rewarded
+from jaxagent.train import credit
 from jaxagent.types import Group, Sampling
 from tests.made_episodes import make_task, make_trajectory
 
@@ -40,7 +40,7 @@ def group(passed, task_id="a"):
 def run_host_half(recipe, groups, **options):
     """(credited, packed micro-batches) of one iteration, without a device."""
     stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse(options), materials())
-    credited = credit(stage, rewarded(stage, groups))
+    credited = credit(stage, stage.reward(groups))
     credited = stage.filter(credited) if stage.filter else credited
     return credited, pack(stage.samples(credited), stage.terms, rows=4, length=32)
 

@@ -8,8 +8,9 @@ import pytest
 from jaxagent.errors import ConfigError, RolloutError
 from jaxagent.rewards.kl import kl_in_reward, kl_token_rewards
 from jaxagent.rewards.outcome import success
-from jaxagent.types import Segment
-from tests.made_episodes import make_trajectory
+from jaxagent.rewards.returns import each
+from jaxagent.types import Group, Segment
+from tests.made_episodes import make_task, make_trajectory
 
 f32 = np.float32
 # three action tokens with log-ratios .1, -.05, .2; the observation token between them must not count
@@ -34,11 +35,14 @@ def test_token_rewards_and_returns():
 
 
 def test_return_of_an_episode():
-    reward = kl_in_reward(success, beta=0.1)
+    def reward(trajectory, beta=0.1):
+        returns = kl_in_reward(each(success), beta=beta)
+        return returns([Group(trajectory.task, (trajectory,))])[0].trajectories[0].reward
+
     assert reward(episode(old=OLD, reference=REFERENCE)) == pytest.approx(0.975, abs=1e-6)
     two = replace(episode(), segments=episode(old=OLD, reference=REFERENCE).segments * 2)
     assert reward(two) == pytest.approx(0.95, abs=1e-6)  # segments add up
-    assert kl_in_reward(success, beta=0.0)(episode(old=OLD, reference=REFERENCE)) == 1.0
+    assert reward(episode(old=OLD, reference=REFERENCE), beta=0.0) == 1.0
 
 
 def test_infinite_values_outside_the_mask_do_not_leak():
@@ -48,6 +52,6 @@ def test_infinite_values_outside_the_mask_do_not_leak():
 
 def test_missing_streams_and_bad_coefficients():
     with pytest.raises(RolloutError, match=r"stream\(s\) reference; give the stage needs="):
-        kl_in_reward(success, beta=0.1)(episode(old=OLD))
+        kl_in_reward(each(success), beta=0.1)([Group(make_task(), (episode(old=OLD),))])
     with pytest.raises(ConfigError, match=r"kl\.coef=-0\.1"):
-        kl_in_reward(success, beta=-0.1)
+        kl_in_reward(each(success), beta=-0.1)

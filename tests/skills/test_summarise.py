@@ -203,7 +203,7 @@ def test_closing_a_source_ends_everything_it_holds():
     slow = Slow()
     skills = source(SummariserPool(AuxLM(slow), patience_s=0.0))
     skills.pool.submit("a", summary_payload(SOLVED))
-    thread = skills.pool._thread
+    thread = skills.pool._background._thread
     skills.close()
     assert skills.inner.closed
     assert slow.closed

@@ -29,7 +29,11 @@ DONE = "apis.me.done()"
 
 
 class Draw:
-    """Random names and numbers of one world; no name is drawn twice."""
+    """Random names and numbers of one world, made for copying by content.
+
+    A small model copies by looking for the last token that it wrote and taking the next. 3635, or tazu beside tari,
+    would leave it in doubt: names differ in their first syllable, and none repeats a syllable, no number a digit.
+    """
 
     def __init__(self, seed: str, held_out: bool):
         self.random = random.Random(seed)
@@ -40,15 +44,23 @@ class Draw:
         while True:
             index = self.random.randrange(len(NAMES))
             name = NAMES[index]
-            if (crc32(name.encode()) % 5 == 0) == self.held_out and name not in self.used:
-                self.used.add(name)
+            first, second = name[:2], name[2:]
+            if (
+                (crc32(name.encode()) % 5 == 0) == self.held_out
+                and first not in self.used
+                and first != second
+            ):
+                self.used.add(first)
                 return name
 
     def phone(self) -> str:
-        return str(self.random.randint(1000, 9999))
+        return str(self.number(1000, 9999))
 
     def number(self, low: int, high: int) -> int:
-        return self.random.randint(low, high)
+        while True:
+            number = self.random.randint(low, high)
+            if len(set(str(number))) == len(str(number)):
+                return number
 
 
 def fresh(draw: Draw) -> tuple[Tables, dict[str, str]]:
