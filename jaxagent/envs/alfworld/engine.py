@@ -98,7 +98,7 @@ def _source(game: Game) -> dict[str, Any]:
         package = need("alfworld", install=INSTALL)
         data = Path(str(package.__file__)).parent / "data"
         domain = (data / "alfred.pddl").read_text()
-        grammar = (data / "alfred.twl2").read_text().replace("UNKNOWN GOAL", game.goal)
+        grammar = (data / "alfred.twl2").read_text().replace("UNKNOWN GOAL", game.goal.removesuffix("."))
     return {
         "pddl_domain": domain,
         "grammar": grammar,
