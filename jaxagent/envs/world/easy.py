@@ -76,9 +76,7 @@ def fresh(draw: Draw) -> tuple[Tables, dict[str, str]]:
 
     tables = {
         "book": table(5, lambda: {"name": draw.name(), "phone": draw.phone(), "town": pick(towns)}),
-        "notes": table(
-            5, lambda: {"title": draw.name(), "text": f"{pick(VERBS)} {draw.name()}", "tag": pick(tags)}
-        ),
+        "notes": table(5, lambda: {"title": draw.name(), "text": draw.name(), "tag": pick(tags)}),
         "todo": table(
             6, lambda: {"text": f"{pick(VERBS)} {draw.name()}", "tag": pick(tags), "finished": False}
         ),

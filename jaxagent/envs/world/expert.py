@@ -24,7 +24,7 @@ from jaxagent.envs.world.tasks import LEVELS, build
 from jaxagent.types import Task
 
 RECOVERY = 0.35
-WEAK, STRONG = 1.35, 0.65  # factors of sloppiness; every second kind is weak
+WEAK, STRONG = 1.2, 0.6  # factors of sloppiness; two kinds of three are weak
 MOST = 0.92  # some episodes of every kind stay right, or nothing could be learnt from trying
 HABIT = 0.7
 LOOP = re.compile(r"^(\s*for \w+ in .*\)):$", re.MULTILINE)
@@ -212,7 +212,7 @@ def scripted_policy(task: Task, rng: random.Random, sloppiness: float = 0.0) -> 
     steps = plan(task, goal)
     kinds = EASY_KINDS | EASY_CHALLENGE if task.env == LEVELS["easy"] else FULL_KINDS
     kind = list(kinds).index(task.type)
-    chance = 1.0 if sloppiness >= 1 else min(sloppiness * (WEAK if kind % 2 else STRONG), MOST)
+    chance = 1.0 if sloppiness >= 1 else min(sloppiness * (WEAK if kind % 3 else STRONG), MOST)
     moves: list[Move] | None = None
     if rng.random() < chance:
         flaws = rng.sample(FLAWS, len(FLAWS))
