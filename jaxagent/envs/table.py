@@ -33,7 +33,7 @@ ENVIRONMENTS: Mapping[str, str] = {
     "search_qa": "jaxagent.envs.search_qa",
     "sokoban": "jaxagent.envs.sokoban",
     "tau2": "jaxagent.envs.tau2",
-    "textworld": "jaxagent.envs.textworld",
+    "textworld": "jaxagent.envs.textworld.spec",
     "webshop": "jaxagent.envs.webshop.spec",
 }
 """Name -> the module whose `ENTRY` makes it."""
