@@ -1,7 +1,12 @@
-"""One episode of a TextWorld game: an `Env` over the package's interpreter of story files."""
+"""One episode of a TextWorld game: an `Env` over the package's interpreter of story files.
+
+Commands to the interpreter itself never reach it: `undo` and `restart` would take moves back, `save` and `script` write
+files, `quit` waits for a yes, and `tw-…` prints the state of the world.
+"""
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +31,38 @@ REFUSALS = (  # how Inform begins its answer to what it does not understand or w
     "You aren't ",
     "You already ",
 )
+META = frozenset(
+    (
+        "undo",
+        "restart",
+        "restore",
+        "save",
+        "quit",
+        "q",
+        "script",
+        "transcript",
+        "unscript",
+        "recording",
+        "replay",
+    )
+)
+UNKNOWN = "That's not a verb I recognise."
+SEVERAL = re.compile(r"[.;,!?\n]|\bthen\b|\band\b")  # what Inform lets stand between two commands of a line
+BANNER = re.compile(r"[\s\\/|$_>]*(?:\$\$|__)[\s\\/|$_>]*")  # a line of the logo that opens each game
+STATUS = re.compile(r"\n?>[^\n>]*\Z")  # the interpreter's prompt, and the status line behind it
+
+
+def readable(text: str) -> str:
+    """The game's answer without logo, prompt, status line and runs of blank lines."""
+    lines = [line.rstrip() for line in STATUS.sub("", text.rstrip()).splitlines()]
+    kept = "\n".join("" if BANNER.fullmatch(line) else line for line in lines)
+    return re.sub(r"\n{3,}", "\n\n", kept).strip()
+
+
+def is_meta(command: str) -> bool:
+    """Whether a command, or one of several on the line, is to the interpreter."""
+    words = [part.split() for part in SEVERAL.split(command.lower())]
+    return any(part and (part[0] in META or part[0].startswith("tw-")) for part in words)
 
 
 class TextWorldEnv:
@@ -51,14 +88,16 @@ class TextWorldEnv:
         self._game.seed(task.seed)
         self._now = self._game.reset()
         self._best, self._score = max(1, int(self._now.max_score or 1)), 0
-        return self._answer(self._now.feedback.strip(), ExecStatus.OK, 0.0)
+        return self._answer(readable(self._now.feedback), ExecStatus.OK, 0.0)
 
     def step(self, action: Action) -> StepResult:
         if action.error:
             return self._answer(action.error, ExecStatus.INVALID, 0.0)
+        if is_meta(action.text):
+            return self._answer(UNKNOWN, ExecStatus.RUNTIME_ERROR, 0.0)
         self._now, score, _ = self._game.step(action.text)
         gained, self._score = int(score or 0) - self._score, int(score or 0)
-        text = self._now.feedback.strip()
+        text = readable(self._now.feedback)
         status = ExecStatus.RUNTIME_ERROR if text.startswith(REFUSALS) else ExecStatus.OK
         return self._answer(text, status, gained / self._best)
 
