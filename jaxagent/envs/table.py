@@ -18,13 +18,8 @@ from jaxagent.errors import ConfigError
 ENVIRONMENTS: Mapping[str, str] = {
     "doors": "jaxagent.envs.doors",
     "world": "jaxagent.envs.world.spec",
-<<<<<<< HEAD
     "agentdojo": "jaxagent.envs.agentdojo.spec",
-    "alfworld": "jaxagent.envs.alfworld",
-=======
-    "agentdojo": "jaxagent.envs.agentdojo",
     "alfworld": "jaxagent.envs.alfworld.spec",
->>>>>>> alf
     "appworld": "jaxagent.envs.appworld.spec",
     "bfcl": "jaxagent.envs.bfcl.spec",
     "code": "jaxagent.envs.code_tests",
@@ -37,13 +32,8 @@ ENVIRONMENTS: Mapping[str, str] = {
     "scienceworld": "jaxagent.envs.scienceworld.spec",
     "search_qa": "jaxagent.envs.search_qa",
     "sokoban": "jaxagent.envs.sokoban",
-<<<<<<< HEAD
     "tau2": "jaxagent.envs.tau2.spec",
-    "textworld": "jaxagent.envs.textworld",
-=======
-    "tau2": "jaxagent.envs.tau2",
     "textworld": "jaxagent.envs.textworld.spec",
->>>>>>> alf
     "webshop": "jaxagent.envs.webshop.spec",
 }
 """Name -> the module whose `ENTRY` makes it."""
