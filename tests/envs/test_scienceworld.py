@@ -112,7 +112,9 @@ def test_parse_is_linear_in_what_a_policy_writes():
 
 def ended(name, score):
     task = Task(f"{name}/{score}", "scienceworld", "test", type=name)
-    verdict = Evaluation(score == 100, max(score, 0), 100, info={"score": max(score, 0) / 100, "failed": score < 0})
+    verdict = Evaluation(
+        score == 100, max(score, 0), 100, info={"score": max(score, 0) / 100, "failed": score < 0}
+    )
     return Trajectory("t", task, 0, Status.DONE, Prompt(()), (), (), evaluation=verdict)
 
 

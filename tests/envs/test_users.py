@@ -117,7 +117,7 @@ def test_stored_answers_may_hold_any_text_and_a_bad_folder_is_said(server, tmp_p
     assert ModelUser("x", aux).opening() == "a \ud800"
     aux.close()
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="auxlm.cache"):
+    with pytest.raises(ConfigError, match=r"auxlm\.cache"):
         options.model_copy(update={"cache": str(tmp_path / "file" / "answers")}).aux()
 
 

@@ -130,9 +130,7 @@ def test_an_episode_cannot_close_the_delimiter_or_speak_as_the_judge():
 
 def test_long_episodes_are_cut_with_a_mark():
     """The first and last of the steps, and of a text: nothing that comes late can be hidden behind padding."""
-    trajectory = make_trajectory(
-        0.0, steps=[make_step(k, text=f"a{'x' * 9000}<buy {k}>") for k in range(50)]
-    )
+    trajectory = make_trajectory(0.0, steps=[make_step(k, text=f"a{'x' * 9000}<buy {k}>") for k in range(50)])
     payload = judge_payload(trajectory)
     assert [step["number"] for step in payload["steps"]] == [*range(1, 21), *range(31, 51)]
     assert payload["steps_left_out"] == 10

@@ -95,7 +95,7 @@ def find_domain(name: str) -> Domain:
 
 
 def _check_expression(expression: str) -> None:
-    """The wheel evaluates what has the right characters: 9**9**9**9 never ends, a product of long numbers takes seconds."""
+    """The wheel evaluates what has the right characters: 9**9**9**9 never ends, long products take seconds."""
     if "**" in expression:
         raise ValueError("Invalid characters in expression")
     if len(expression) > LONGEST_EXPRESSION:
