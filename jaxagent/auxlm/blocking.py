@@ -22,7 +22,7 @@ class EndpointOptions(Record):
     """An OpenAI-compatible endpoint in a run file.
 
     base_url: up to and including the version. api_key_env: name of the environment variable that holds the key.
-    backoff_s: wait before the second attempt, doubled with each; longest_wait_s bounds it, whatever the endpoint asks for.
+    backoff_s: wait before the second attempt, doubled with each; longest_wait_s bounds all waits.
     cache: folder in which answers are kept, shared by worker processes and runs; empty keeps them in memory only.
     """
 
