@@ -212,6 +212,7 @@ async def _act(
             observation_after=result.observation if result else "",
             reward=result.reward if result else 0.0,
             anchor=before.anchor,
+            thinking=message.thinking,
         )
     )
     return result
