@@ -27,12 +27,16 @@ log = logging.getLogger(__name__)
 
 
 class AuxError(JaxagentError):
-    """A back end could not answer. `retry` says whether asking again can help; `after_s` how long to wait."""
+    """A back end could not answer. `retry` says whether asking again can help; `after_s` how long to wait.
 
-    def __init__(self, message: str, *, retry: bool = True, after_s: float = 0.0):
+    status: of HTTP; 0 where no answer came.
+    """
+
+    def __init__(self, message: str, *, retry: bool = True, after_s: float = 0.0, status: int = 0):
         super().__init__(message)
         self.retry = retry
         self.after_s = after_s
+        self.status = status
 
 
 @dataclass(frozen=True)

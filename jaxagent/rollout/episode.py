@@ -102,7 +102,7 @@ async def run_episode(
     traj_id = f"{name}:{rollout}" + (f":{label}" if label else "")
     session = f"{traj_id}@{next(_sessions)}"
     key = SampleKey(key_seed, task_key(name), rollout, 0)
-    handle = await pool.open(spec, task, prefix_of(branch, _characters(spec, limits)) if branch else None)
+    handle = await pool.open(spec, task, prefix_of(branch, characters(spec, limits)) if branch else None)
     try:
         episode = _Episode(spec, handle, renderer, limits)
         opening = _open(episode, task, prompt) if branch is None else _open_branch(episode, branch)
@@ -146,7 +146,7 @@ class _Episode:
 
 
 def _open(episode: _Episode, task: Task, rewrite: Callable[[Prompt], Prompt] | None) -> Prompt:
-    opening = _guarded("prompt", lambda: episode.spec.prompt(task, episode.handle.first))
+    opening = guarded("prompt", lambda: episode.spec.prompt(task, episode.handle.first))
     opening = opening if rewrite is None else rewrite(opening)
     episode.history.extend(episode.renderer.open(opening))
     return opening
@@ -193,11 +193,11 @@ async def _act(
 ) -> StepResult | None:
     """Parse a message, let the environment take it, record the step. None: cut by the context, not run."""
     message = episode.renderer.parse(completion.ids_T.tolist())
-    action = _guarded("parse", lambda: episode.spec.parse(message))
+    action = guarded("parse", lambda: episode.spec.parse(message))
     result = None
     if execute:
         result = await _timed(episode, episode.handle.step(action))
-        result = _capped(result, _characters(episode.spec, episode.limits))
+        result = capped(result, characters(episode.spec, episode.limits))
     episode.steps.append(
         Step(
             k=len(episode.steps),
@@ -217,13 +217,13 @@ async def _act(
     return result
 
 
-def _characters(spec: EnvSpec, limits: EpisodeLimits) -> int:
+def characters(spec: EnvSpec, limits: EpisodeLimits) -> int:
     """The lower of the environment's and the run's observation limits; 0 is no limit."""
     both = (spec.max_observation_chars, limits.max_observation_chars)
     return min((limit for limit in both if limit), default=sys.maxsize)
 
 
-def _capped(result: StepResult, limit: int) -> StepResult:
+def capped(result: StepResult, limit: int) -> StepResult:
     """The answer with every text the policy sees cut to the limit."""
     messages = tuple(replace(part, content=cap_observation(part.content, limit)) for part in result.messages)
     return replace(result, observation=cap_observation(result.observation, limit), messages=messages)
@@ -232,7 +232,7 @@ def _capped(result: StepResult, limit: int) -> StepResult:
 def _append_reply(episode: _Episode, completion: Completion, result: StepResult) -> bool:
     """Append what the template and the environment say after a message; False if there is no room."""
     renderer, history = episode.renderer, episode.history
-    messages = _guarded("observe", lambda: episode.spec.replies(result))
+    messages = guarded("observe", lambda: episode.spec.replies(result))
     tail = [*renderer.close(completion.ids_T.tolist()), *renderer.reply(*messages)]
     if len(history) + len(tail) >= episode.limits.context:
         return False
@@ -240,7 +240,7 @@ def _append_reply(episode: _Episode, completion: Completion, result: StepResult)
     return True
 
 
-def _guarded(name: str, call: Callable[[], T]) -> T:
+def guarded(name: str, call: Callable[[], T]) -> T:
     """The environment's own functions run on whatever the policy wrote: their faults are the episode's."""
     try:
         return call()
