@@ -411,8 +411,7 @@ def test_hundreds_of_episodes_over_four_workers_are_served_evenly():
         handle = await envs.open(spec, echo_task(str(number)))
         pid = (await handle.evaluate()).info["pid"]
         homes[pid].append(number)
-        while sum(map(len, homes.values())) < 300:
-            await asyncio.sleep(0.01)
+        await everybody.wait()
         for _ in range(10):
             await handle.step(Action("a"))
             steps[number] += 1
@@ -421,6 +420,7 @@ def test_hundreds_of_episodes_over_four_workers_are_served_evenly():
         return pid
 
     homes: defaultdict[int, list[int]] = defaultdict(list)
+    everybody = asyncio.Barrier(300)
 
     async def run():
         async with EnvPool(4) as envs:
