@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, runtime_checkable
@@ -17,14 +17,14 @@ from typing import Protocol, runtime_checkable
 from jaxagent.errors import ConfigError, EnvFailure, RolloutError
 from jaxagent.rollout.branch import branch_name
 from jaxagent.rollout.stats import rollout_metrics
-from jaxagent.stage import Branch, Plan
+from jaxagent.stage import Plan
 from jaxagent.types import Dropped, Group, Metrics, Prompt, Task, Trajectory
 
 
 @runtime_checkable
 class Runner(Protocol):
-    """`functools.partial(run_episode, spec, generate=…, pool=…, …)`, or a fake of it. `branch` is passed for plans that
-    have one."""
+    """`functools.partial(run_episode, spec, generate=…, pool=…, …)`, or a fake of it. Plans with a branch need one
+    that takes it as the keyword `branch`."""
 
     async def __call__(
         self,
@@ -34,7 +34,6 @@ class Runner(Protocol):
         rollout: int,
         prompt: Callable[[Prompt], Prompt] | None,
         label: str,
-        branch: Branch | None = None,
     ) -> Trajectory: ...
 
 
@@ -145,7 +144,9 @@ async def _with_retries(
     An eviction is not its own failure and costs no retry; the failing episode's retries bound how many there are.
     """
     task_id, failures = plan.task.task_id, 0
-    run = runner if plan.branch is None else partial(runner, branch=plan.branch)
+    run: Callable[..., Awaitable[Trajectory]] = runner
+    if plan.branch is not None:
+        run = partial(run, branch=plan.branch)
     async with live:
         while True:
             try:

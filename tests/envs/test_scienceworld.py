@@ -245,7 +245,7 @@ def test_no_java_outlives_its_worker():
     async def run():
         async with EnvPool(1) as pool:
             await pool.open(spec, spec.tasks("train")[0])
-            worker = pool._workers[0]._process
+            worker = pool.workers[0]
             found = children(worker.pid)
             os.kill(worker.pid, signal.SIGKILL)
             return found
