@@ -18,7 +18,6 @@ from typing import Any
 from jaxagent.errors import DataError, EnvFailure
 from jaxagent.eval.episodes import EpisodeRecord, episode_of, episode_record
 from jaxagent.rollout.plans import Runner
-from jaxagent.stage import Branch
 from jaxagent.types import Prompt, Task, Trajectory
 
 FAILURES = "failures.jsonl"
@@ -61,9 +60,7 @@ class Ledger:
             rollout: int,
             prompt: Callable[[Prompt], Prompt] | None,
             label: str,
-            branch: Branch | None = None,
         ) -> Trajectory:
-            assert branch is None, "an evaluation plays tasks from their start"
             record = self.records.get((task.task_id, rollout))
             if record is not None:
                 return episode_of(record, task)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 from jaxagent.errors import ConfigError, EnvFailure, RolloutError
 from jaxagent.rollout.branch import branch_name
@@ -144,7 +144,7 @@ async def _with_retries(
     An eviction is not its own failure and costs no retry; the failing episode's retries bound how many there are.
     """
     task_id, failures = plan.task.task_id, 0
-    run: Callable[..., Awaitable[Trajectory]] = runner
+    run = cast("Callable[..., Awaitable[Trajectory]]", runner)  # only those of branched plans take `branch`
     if plan.branch is not None:
         run = partial(run, branch=plan.branch)
     async with live:
