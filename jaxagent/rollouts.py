@@ -109,7 +109,8 @@ def open_rollouts(prepared: Prepared, generate: Generate, meter: Meter) -> Rollo
             key_seed=seed,
         )
 
-    return _open(prepared.config, prepared.env, players, meter, first=prepared.train_tasks[0])
+    first = next(iter(prepared.tasks.values()))[0]
+    return _open(prepared.config, prepared.env, players, meter, first=first)
 
 
 def open_talks(
