@@ -54,8 +54,8 @@ class MathOptions(Record):
     """files: split -> JSON Lines file; none: generated arithmetic with numbers below `largest`.
 
     grade_s: seconds to compare two answers. bare: a message without a box is the answer itself.
-    calculations: 6*7 is an answer where 42 is the right one, as math-verify itself has it; else only a number is one, or
-    a policy earns the reward by writing the question down.
+    calculations: 6*7 is an answer where 42 is the right one, as math-verify itself has it. Else only a number is: a
+    policy could earn the reward by writing the question down.
     """
 
     files: dict[str, str] = Field(default={})

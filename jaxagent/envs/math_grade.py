@@ -1,7 +1,7 @@
 """Whether two mathematical answers are equal, by math-verify. Runs in a child that can be killed (judge_process.py).
 
-math-verify evaluates what it reads: 6*7, \\binom{42}{1} and \\sum_{k=1}^{42} 1 all equal 42. A policy learns from that to
-write the question down instead of its answer, so where the right answer is a number, only a number counts.
+math-verify evaluates what it reads: 6*7, \\binom{42}{1} and \\sum_{k=1}^{42} 1 all equal 42. A policy learns from that
+to write the question down instead of its answer, so where the right answer is a number, only a number counts.
 """
 
 from __future__ import annotations

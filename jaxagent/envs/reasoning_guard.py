@@ -1,8 +1,8 @@
 """What reasoning-gym's scorers may evaluate of a model's answer: numbers, lists and mathematics, no Python.
 
-Several scorers hand the answer to `eval` or to sympy's `parse_expr`, which is `eval` too: "open('x', 'w')" would run with
-the worker's rights, and could read the stored answer from a frame. `guard` replaces both in this process (the checker's
-child, judge_process.py). `refuse` names answers that a scorer would pay without a solution.
+Several scorers hand the answer to `eval` or to sympy's `parse_expr`, which is `eval` too: "open('x', 'w')" would run
+with the worker's rights, and could read the stored answer from a frame. `guard` replaces both in this process (the
+checker's child, judge_process.py). `refuse` names answers that a scorer would pay without a solution.
 """
 
 from __future__ import annotations
