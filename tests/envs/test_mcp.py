@@ -176,11 +176,8 @@ def test_a_server_that_does_not_read_is_a_hang_and_no_block():
 
 def test_long_results_are_cut(faulty):
     text, error = call_tool(faulty, "long", {})
-    assert (len(text) < 1_100_000, text[-40:], error) == (
-        True,
-        "[result cut: 951424 more characters]"[-40:],
-        False,
-    )
+    assert (len(text) < 1_100_000, error) == (True, False)
+    assert text.endswith("x\n[result cut: 951424 more characters]")
 
 
 def test_the_calls_of_one_message_have_a_limit_together(monkeypatch):
@@ -274,7 +271,7 @@ def test_http_answers_as_json_and_as_events():
         ({"command": [sys.executable, "-c", "pass"]}, "does not answer"),
         (
             {"command": [sys.executable, "-c", "import no_such_module"]},
-            "exit code 1; its stderr ends:.*no_such_module",
+            r"(?s)exit code 1; its stderr ends:.*no_such_module",
         ),
         ({"command": [], "url": "x"}, "expected http"),
         ({"checker": "checks:judg"}, "did you mean 'judge'"),
