@@ -22,6 +22,7 @@ class EndpointOptions(Record):
     """An OpenAI-compatible endpoint in a run file.
 
     base_url: up to and including the version. api_key_env: name of the environment variable that holds the key.
+    backoff_s: wait before the second attempt, doubled with each; longest_wait_s bounds all waits.
     cache: folder in which answers are kept, shared by worker processes and runs; empty keeps them in memory only.
     """
 
@@ -33,12 +34,23 @@ class EndpointOptions(Record):
     timeout_s: float = Field(default=15.0, gt=0)
     retries: int = Field(default=2, ge=0)
     backoff_s: float = Field(default=0.5, ge=0)
+    longest_wait_s: float = Field(default=4.0, ge=0)
     cache: str = ""
 
     @property
     def longest_s(self) -> float:
         """Seconds that one call may take, every attempt and the waits between them included."""
-        return (self.retries + 1) * self.timeout_s + self.backoff_s * (2**self.retries - 1)
+        return (self.retries + 1) * self.timeout_s + self.retries * self.longest_wait_s
+
+    def aux(self) -> AuxLM:
+        """The auxiliary model behind the endpoint. Raises ConfigError for an address or key that cannot work."""
+        limits = AuxLimits(
+            self.retries,
+            timeout_s=self.timeout_s,
+            backoff_s=self.backoff_s,
+            longest_wait_s=self.longest_wait_s,
+        )
+        return AuxLM(self.backend(), limits)
 
     def backend(self) -> AuxBackend:
         """Raises ConfigError for an address or key that cannot work."""
@@ -66,9 +78,7 @@ class BlockingAux:
 
     @cached_property
     def _background(self) -> Background:
-        options = self.options
-        limits = AuxLimits(options.retries, timeout_s=options.timeout_s, backoff_s=options.backoff_s)
-        return Background(AuxLM(options.backend(), limits))
+        return Background(self.options.aux())
 
 
 def connect(options: EndpointOptions) -> BlockingAux:

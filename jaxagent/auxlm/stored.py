@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from jaxagent.auxlm.client import AuxBackend, AuxRequest
-from jaxagent.errors import DataError
+from jaxagent.errors import ConfigError, DataError
 
 
 class StoredBackend:
@@ -22,7 +22,12 @@ class StoredBackend:
         self.backend = backend
         self.name = backend.name
         self.folder = Path(folder).expanduser()
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"auxlm.cache: the folder {self.folder} cannot be made ({error}); name another"
+            ) from error
 
     async def __call__(self, request: AuxRequest) -> str:
         path = self.folder / f"{self._key(request)}.json"
@@ -30,7 +35,9 @@ class StoredBackend:
             return _read(path)
         answer = await self.backend(request)
         whole = path.with_suffix(f".{os.getpid()}.part")
-        whole.write_text(json.dumps({"role": request.role, "answer": answer}, ensure_ascii=False), "utf-8")
+        whole.write_text(
+            json.dumps({"role": request.role, "answer": answer}), "utf-8"
+        )  # a lone surrogate stays escaped
         whole.replace(path)
         return answer
 

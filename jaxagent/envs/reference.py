@@ -1,7 +1,7 @@
 """A user's object by name: `package.module:NAME`, from a folder of theirs if need be.
 
 The folder goes to the end of sys.path, so that it shadows nothing; the environment workers start with the trainer's
-sys.path (worker_client.py) and find the module there too.
+sys.path (local_process.py) and find the module there too.
 """
 
 from __future__ import annotations

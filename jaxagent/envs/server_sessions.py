@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from jaxagent.envs.pool import EnvHandle, Pool
+from jaxagent.envs.handle import EnvHandle, Pool
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.server_http import Refused
 from jaxagent.envs.wire import encode

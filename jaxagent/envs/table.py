@@ -18,10 +18,10 @@ from jaxagent.errors import ConfigError
 ENVIRONMENTS: Mapping[str, str] = {
     "doors": "jaxagent.envs.doors",
     "world": "jaxagent.envs.world.spec",
-    "agentdojo": "jaxagent.envs.agentdojo",
-    "alfworld": "jaxagent.envs.alfworld",
+    "agentdojo": "jaxagent.envs.agentdojo.spec",
+    "alfworld": "jaxagent.envs.alfworld.spec",
     "appworld": "jaxagent.envs.appworld.spec",
-    "bfcl": "jaxagent.envs.bfcl",
+    "bfcl": "jaxagent.envs.bfcl.spec",
     "code": "jaxagent.envs.code_tests",
     "gymnasium": "jaxagent.envs.gymnasium_text",
     "http": "jaxagent.envs.remote",
@@ -33,7 +33,7 @@ ENVIRONMENTS: Mapping[str, str] = {
     "search_qa": "jaxagent.envs.search_qa",
     "sokoban": "jaxagent.envs.sokoban",
     "tau2": "jaxagent.envs.tau2.spec",
-    "textworld": "jaxagent.envs.textworld",
+    "textworld": "jaxagent.envs.textworld.spec",
     "webshop": "jaxagent.envs.webshop.spec",
 }
 """Name -> the module whose `ENTRY` makes it."""

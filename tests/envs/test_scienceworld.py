@@ -15,11 +15,13 @@ from jaxagent.envs.pool import EnvPool
 from jaxagent.envs.scienceworld import java
 from jaxagent.envs.scienceworld.env import ScienceWorld
 from jaxagent.envs.scienceworld.java import INSTALL, JAVA, Answer, World, simulator
+from jaxagent.envs.scienceworld.spec import metrics as find_metrics
 from jaxagent.envs.scienceworld.spec import parse
 from jaxagent.envs.scienceworld.splits import VARIATIONS, split_of
 from jaxagent.envs.scienceworld.worlds import Recorded
 from jaxagent.envs.table import find_env
 from jaxagent.errors import ConfigError, EnvFailure
+from jaxagent.rewards.outcome import score
 from jaxagent.rollout.demonstrate import play
 from jaxagent.types import Action, Evaluation, ExecStatus, Message, Prompt, Status, Task, Trajectory
 from tests.envs.contract import check_contract
@@ -74,6 +76,8 @@ def test_no_java_is_said_before_anything_starts(monkeypatch):
         ("tags", "<think>open it</think><action>open door</action>", "open door"),
         ("tags", "<think><action>wait</action></think><action> open door\n</action>", "open door"),
         ("tags", "Thought: hm\nAction: open door to kitchen", "open door to kitchen"),
+        ("tags", "Action: wait\n\t ACTION:  look \n", "look"),
+        ("tags", "<action>open door</action><action>wait</action>", "open door"),
         ("plain", " open door ", "open door"),
         ("plain", "0", "0"),
     ],
@@ -98,9 +102,19 @@ def test_parse_reports_what_is_no_command(form, text):
     assert not found.text
 
 
+def test_parse_is_linear_in_what_a_policy_writes():
+    """Regular expressions took seconds, in the trainer's event loop, for 20,000 newlines or tags without an end."""
+    start = time.process_time()
+    for text in ("\n" * 100_000, "<action>" * 50_000, "Action: a" + " " * 100_000 + "b"):
+        assert parse(Message("assistant", text), form="tags").error
+    assert time.process_time() - start < 1.0
+
+
 def ended(name, score):
     task = Task(f"{name}/{score}", "scienceworld", "test", type=name)
-    verdict = Evaluation(score == 100, max(score, 0), 100, info={"score": max(score, 0), "failed": score < 0})
+    verdict = Evaluation(
+        score == 100, max(score, 0), 100, info={"score": max(score, 0) / 100, "failed": score < 0}
+    )
     return Trajectory("t", task, 0, Status.DONE, Prompt(()), (), (), evaluation=verdict)
 
 
@@ -173,6 +187,15 @@ def test_reward_is_the_gain_in_score_and_a_fatal_mistake_scores_zero(monkeypatch
     assert verdict.info == {"score": 0, "failed": True}
 
 
+def test_the_score_reward_is_a_share_of_the_score(monkeypatch):
+    """`reward: score` promises a return in [0, 1], whatever the benchmark counts in."""
+    env, _ = faked(monkeypatch)
+    env.step(Action(text="a"))
+    episode = Trajectory("t", ended("boil", 0).task, 0, Status.DONE, Prompt(()), (), (), env.evaluate())
+    assert score(episode) == 0.1
+    assert find_metrics([episode])["score"] == 10.0
+
+
 def test_two_episodes_cannot_share_one_world(monkeypatch):
     env, fake = faked(monkeypatch)
     fake.load(World("melt", 1, "easy"))
@@ -190,16 +213,16 @@ def test_contract_and_unknown_commands():
     task = spec.tasks("train")[0]
     played = check_contract(spec, task)
     start = played.results[0].info["score"]
-    assert start == 8, "a step's worth of score is there before the first command"
-    assert sum(result.reward for result in played.results) == pytest.approx(1 - start / 100)
-    assert played.evaluation.info["score"] == 100
+    assert start == 0.08, "a step's worth of score is there before the first command"
+    assert sum(result.reward for result in played.results) == pytest.approx(1 - start)
+    assert played.evaluation.info["score"] == 1.0
     env = spec.make()
     first = env.reset(task)
     assert first.observation.startswith("Task Description:\nYour task is to find a")
     refused = env.step(Action(text="sing a song"))
     assert (refused.exec_status, refused.reward, refused.done) == (ExecStatus.INVALID, 0.0, False)
     assert refused.anchor == first.anchor
-    assert env.evaluate().passed == start
+    assert env.evaluate().passed == 100 * start
 
 
 @needs_package
@@ -222,7 +245,7 @@ def test_no_java_outlives_its_worker():
     async def run():
         async with EnvPool(1) as pool:
             await pool.open(spec, spec.tasks("train")[0])
-            worker = pool._workers[0]._process
+            worker = pool.workers[0]
             found = children(worker.pid)
             os.kill(worker.pid, signal.SIGKILL)
             return found

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import shutil
 import time
 from random import Random
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from jaxagent.envs.bm25 import build_ranking, load_ranking, stem
+from jaxagent.envs.search_qa import corpus
 from jaxagent.envs.search_qa.corpus import Text
 from jaxagent.envs.search_qa.env import information
 from jaxagent.envs.search_qa.prompt import USAGE, parse
@@ -19,6 +21,7 @@ from jaxagent.envs.search_qa.spec import metrics
 from jaxagent.envs.table import find_env
 from jaxagent.errors import ConfigError, DataError
 from jaxagent.rollout.demonstrate import play
+from jaxagent.rollout.episode import cap_observation
 from jaxagent.types import Action, ExecStatus, Message
 from tests.envs.contract import check_contract
 from tests.envs.needs import data, package
@@ -150,6 +153,22 @@ def test_texts_are_found_and_shown(own):
     assert env.evaluate().success
 
 
+def test_many_long_texts_are_shown_whole(tmp_path):
+    """50 texts of 2,000 characters are more than an observation holds unless the environment says so."""
+    rows = [{"title": "t" * 5000, "text": f"word {'x' * 5000}"} for _ in range(50)]
+    options = {
+        "corpus": lines(tmp_path / "c.jsonl", rows),
+        "questions": lines(tmp_path / "q.jsonl", QUESTIONS),
+    }
+    spec = find_env("search_qa", {**options, "results": 50, "text_chars": 2000})
+    env = spec.make()
+    env.reset(spec.tasks("exam")[0])
+    shown = act(spec, env, "<search>word</search>").observation
+    assert shown.count("Doc ") == 50
+    assert cap_observation(shown, spec.max_observation_chars) == shown
+    assert shown.endswith("</information>")
+
+
 def test_texts_cannot_close_the_information(own):
     spec = find_env("search_qa", own)
     env = spec.make()
@@ -216,6 +235,22 @@ def test_the_index_is_built_once_and_again_for_another_corpus(own, tmp_path):
     assert '"New"' in act(spec, env, "<search>brandnew</search>").observation
 
 
+def test_another_run_may_finish_the_same_index_first(own, tmp_path, monkeypatch):
+    """Between the look and the rename: the slower one takes what is there."""
+    rename = os.rename
+
+    def overtaken(building, place):
+        shutil.copytree(building, place)
+        rename(building, place)
+
+    monkeypatch.setattr(corpus.os, "rename", overtaken)
+    spec = find_env("search_qa", own)
+    env = spec.make()
+    env.reset(spec.tasks("exam")[0])
+    assert "VIVA" in act(spec, env, "<search>viva</search>").observation
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
 def test_the_index_lies_beside_the_corpus_unless_told_otherwise(own, tmp_path):
     find_env("search_qa", {**own, "cache": ""})
     assert len(list(tmp_path.glob("corpus.jsonl.bm25-*"))) == 1
@@ -226,7 +261,7 @@ def test_the_index_lies_beside_the_corpus_unless_told_otherwise(own, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("corpus", "message"),
+    ("written", "message"),
     [
         ("", "the corpus is empty"),
         ("{}\n", "corpus.jsonl:1: KeyError: 'text'"),
@@ -235,8 +270,8 @@ def test_the_index_lies_beside_the_corpus_unless_told_otherwise(own, tmp_path):
         ('{"text": "the"}\n', "none of 1 texts holds a word"),
     ],
 )
-def test_broken_corpora_say_where(own, tmp_path, corpus, message):
-    (tmp_path / "corpus.jsonl").write_text(corpus)
+def test_broken_corpora_say_where(own, tmp_path, written, message):
+    (tmp_path / "corpus.jsonl").write_text(written)
     with pytest.raises(DataError, match=message):
         find_env("search_qa", own)
     assert not [name for name in os.listdir(tmp_path / "cache") if name.startswith(".building")]

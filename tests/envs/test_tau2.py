@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from copy import deepcopy
 from random import Random
 
@@ -173,6 +174,14 @@ def test_tool_errors_are_answers():
     result = env.step(call("calculate", expression="9**9**9**9"))
     assert result.observation == "Error: Invalid characters in expression"
     assert env.step(call("calculate", expression="(2 + 3) * 4")).observation == "20.0"
+
+
+def test_a_long_calculation_is_refused_at_once():
+    """200 numbers of 4,000 digits took five seconds, a step's whole deadline."""
+    start = time.process_time()
+    result = opened().step(call("calculate", expression="*".join(["9" * 4000] * 200)))
+    assert result.observation == "Error: The expression is longer than 1000 characters"
+    assert time.process_time() - start < 1.0
 
 
 def test_several_calls_are_several_answers():

@@ -6,7 +6,7 @@ import pytest
 
 from jaxagent.auxlm.blocking import BlockingAux, EndpointOptions
 from jaxagent.envs.users import ANSWERS, ModelUser, ScriptedUser
-from jaxagent.errors import EnvFailure
+from jaxagent.errors import ConfigError, EnvFailure
 from jaxagent.types import Message
 from tests.auxlm.test_endpoint import Server
 
@@ -95,6 +95,30 @@ def test_dead_endpoint_fails_the_episode(server):
     with pytest.raises(EnvFailure, match="simulated user"):
         ModelUser("x", aux).opening()
     aux.close()
+
+
+def test_no_call_takes_longer_than_its_options_say(server):
+    """An endpoint that asks for an hour's patience must not look like an environment that hangs."""
+    options = EndpointOptions(
+        base_url=server.url, model="tiny", retries=1, timeout_s=2.0, longest_wait_s=0.2, backoff_s=0.01
+    )
+    assert options.longest_s == 2 * 2.0 + 0.2
+    server.answers = [(429, {"Retry-After": "3600"}, b"busy"), completion(message="Hello")]
+    aux = BlockingAux(options)
+    assert ModelUser("x", aux).opening() == "Hello"
+    aux.close()
+    assert 0.2 <= server.times[1] - server.times[0] < 2.0
+
+
+def test_stored_answers_may_hold_any_text_and_a_bad_folder_is_said(server, tmp_path):
+    server.answers = [(200, {}, {"choices": [{"message": {"content": '{"message": "a \\ud800"} \ud800'}}]})]
+    options = EndpointOptions(base_url=server.url, model="tiny", retries=0, cache=str(tmp_path / "answers"))
+    aux = BlockingAux(options)
+    assert ModelUser("x", aux).opening() == "a \ud800"
+    aux.close()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"auxlm\.cache"):
+        options.model_copy(update={"cache": str(tmp_path / "file" / "answers")}).aux()
 
 
 def test_stored_answers_outlive_the_process(server, tmp_path):

@@ -27,7 +27,7 @@ class ScienceWorld:
         return StepResult(
             f"{self._worlds.description()}\n\n{self._now.text}",
             anchor=_anchor(self._now),
-            info={"score": self._now.score},
+            info={"score": self._now.score / 100},
         )
 
     def step(self, action: Action) -> StepResult:
@@ -46,13 +46,13 @@ class ScienceWorld:
             done=self._now.done,
             reward=gained / 100,
             anchor=_anchor(self._now),
-            info={"score": self._now.score},
+            info={"score": self._now.score / 100},
         )
 
     def evaluate(self) -> Evaluation:
         score = max(self._now.score, 0)
         failures = () if score == 100 else (f"score {self._now.score} of 100",)
-        info = {"score": score, "failed": self._now.score < 0}
+        info = {"score": score / 100, "failed": self._now.score < 0}
         return Evaluation(success=score == 100, passed=score, total=100, failures=failures, info=info)
 
     def close(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from jaxagent.chat.tags import after_thinking, first_tag
 from jaxagent.config import Record
 from jaxagent.envs.entry import Entry
 from jaxagent.envs.protocol import EnvSpec
@@ -39,8 +39,7 @@ FORMS = {
     "tags": "Think first, then give the command: <think>your reasoning</think><action>the command</action>",
     "plain": "Write the command and nothing else.",
 }
-TAG = re.compile(r"<action>(.*?)</action>", re.DOTALL)
-LINE = re.compile(r"^\s*Action:[ \t]*(.+?)\s*$", re.MULTILINE | re.IGNORECASE)
+LINE = "action:"  # of a message without tags; case does not matter
 
 
 class ScienceWorldOptions(Record):
@@ -103,14 +102,21 @@ def prompt(task: Task, first: StepResult, *, form: str) -> Prompt:
 
 
 def parse(message: Message, *, form: str) -> Action:
-    """tags: what stands between the last <action> tags after the thinking, or a line `Action: …`. plain: all of it."""
-    text = message.content.rpartition("</think>")[2]
-    found = [text] if form == "plain" else TAG.findall(text) or LINE.findall(text)
-    command = found[-1].strip() if found else ""
+    """tags: what stands in the first <action> after the thinking, or on the last line `Action: …`. plain: all of it."""
+    text = after_thinking(message.content)
+    command = text.strip() if form == "plain" else _command(text)
     if not command or "\n" in command or len(command) > MAX_COMMAND:
         wanted = "one line with the command" if form == "plain" else "<action>the command</action>"
         return Action(error=f"No command was found. Write {wanted}.")
     return Action(text=command)
+
+
+def _command(text: str) -> str:
+    tag = first_tag(text, "action")
+    if tag is not None:
+        return tag[1].strip()
+    lines = [line for line in map(str.strip, text.splitlines()) if line.lower().startswith(LINE)]
+    return lines[-1][len(LINE) :].strip() if lines else ""
 
 
 def observe(text: str) -> Message:
@@ -152,7 +158,7 @@ def metrics(trajectories: Sequence[Trajectory]) -> Metrics:
         return {}
     by_type: defaultdict[str, list[float]] = defaultdict(list)
     for name, verdict in judged:
-        by_type[name].append(float(verdict.info["score"]))
+        by_type[name].append(100 * float(verdict.info["score"]))
     return {
         "score": sum(map(sum, by_type.values())) / len(judged),
         "score_by_type": sum(sum(scores) / len(scores) for scores in by_type.values()) / len(by_type),

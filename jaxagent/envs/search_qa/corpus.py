@@ -88,9 +88,12 @@ def prepare_index(corpus: Path, *, hotpotqa: bool, cache: str) -> str:
         ) from None
     try:
         _build(corpus, building, place, hotpotqa=hotpotqa)
-        if not place.is_dir():  # another run may have been faster
-            building.chmod(0o755)  # mkdtemp keeps it to this user; the corpus may serve several
+        building.chmod(0o755)  # mkdtemp keeps it to this user; the corpus may serve several
+        try:
             os.rename(building, place)
+        except OSError:  # another run was faster: its index is the same
+            if not place.is_dir():
+                raise
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return str(place)

@@ -18,6 +18,7 @@ from jaxagent.envs.search_qa.corpus import Text, open_library
 from jaxagent.envs.search_qa.scoring import exact_match, f1
 from jaxagent.types import Action, Evaluation, ExecStatus, StepResult, Task
 
+TITLE_CHARS = 300  # of a text's title that are shown
 TAG = re.compile(r"<(?=\s*/?\s*(?:information|search|answer|think)\b)", re.IGNORECASE)
 
 
@@ -79,7 +80,7 @@ class SearchQa:
 def information(texts: list[Text], text_chars: int) -> str:
     """Search results as the policy reads them."""
     lines = [
-        f'Doc {number} (Title: "{_harmless(text.title)}") {_harmless(text.text[:text_chars])}'
+        f'Doc {number} (Title: "{_harmless(text.title[:TITLE_CHARS])}") {_harmless(text.text[:text_chars])}'
         for number, text in enumerate(texts, start=1)
     ]
     return "\n".join(["<information>", *(lines or ["No results."]), "</information>"])

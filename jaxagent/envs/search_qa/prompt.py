@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jaxagent.chat.tags import first_tag
 from jaxagent.types import Action, Message, Prompt, StepResult, Task, ToolCall
 
 RULES = """\
@@ -25,20 +26,13 @@ def prompt(task: Task, first: StepResult) -> Prompt:
 def parse(message: Message) -> Action:
     """The first complete search or answer outside the thinking; the rest of the message is ignored."""
     text = without_thinking(message.content)
-    found = [(at, name, body) for name in ACTIONS for at, body in _tagged(text, name)]
+    found = [(tag[0], name, tag[1]) for name in ACTIONS if (tag := first_tag(text, name))]
     if not found:
         return Action(error=USAGE)
     _, name, body = min(found)
     if not body.strip():
         return Action(error=EMPTY.format(name=name))
     return Action(tool_calls=(ToolCall(name, {"text": body.strip()}),))
-
-
-def _tagged(text: str, name: str) -> list[tuple[int, str]]:
-    """[(place, body)] of the first such tag that is closed; plain `find`, which is linear in any text."""
-    start = text.find(f"<{name}>")
-    end = text.find(f"</{name}>", start)
-    return [(start, text[start + len(name) + 2 : end])] if 0 <= start < end else []
 
 
 def without_thinking(text: str) -> str:

@@ -9,7 +9,7 @@ from jaxagent.envs.bm25 import load_bm25s
 from jaxagent.envs.entry import Entry, data_path
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.search_qa.corpus import prepare_index
-from jaxagent.envs.search_qa.env import SearchQa
+from jaxagent.envs.search_qa.env import TITLE_CHARS, SearchQa
 from jaxagent.envs.search_qa.expert import expert
 from jaxagent.envs.search_qa.options import SearchQaOptions
 from jaxagent.envs.search_qa.prompt import observe, parse, prompt
@@ -33,9 +33,18 @@ def search_qa_spec(options: SearchQaOptions) -> EnvSpec:
         observe=observe,
         metrics=metrics,
         max_steps=MAX_STEPS,
+        max_observation_chars=longest_observation(options),
         expert=expert,
         worker={"step_s": 60.0},
     )
+
+
+def longest_observation(options: SearchQaOptions) -> int:
+    """Characters that the asked-for results may take; a cut would lose texts and the closing tag.
+
+    16,000 at least, as elsewhere. Escaped tags make a text longer: a tenth is room enough for any that is read.
+    """
+    return max(16_000, options.results * (options.text_chars + TITLE_CHARS) * 11 // 10)
 
 
 def _open(options: SearchQaOptions) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from jaxagent.chat.tags import after_thinking, first_tag
 from jaxagent.envs.webshop.env import COMMAND
 from jaxagent.envs.webshop.options import WebshopOptions
 from jaxagent.types import Action, Message, Prompt, StepResult, Task
@@ -30,7 +31,6 @@ In every turn first reason about the page between <think> and </think>, then giv
 UNTAGGED = "Answer every page with one action and nothing else, for example search[red lamp]."
 ACTION_LINE = re.compile(r"^action:", re.IGNORECASE | re.MULTILINE)
 USAGE = "Give one action: search[words] or click[name]"
-OPEN, CLOSE, THOUGHT = "<action>", "</action>", "</think>"
 
 
 def prompt(options: WebshopOptions, task: Task, first: StepResult) -> Prompt:
@@ -45,18 +45,13 @@ def prompt(options: WebshopOptions, task: Task, first: StepResult) -> Prompt:
 
 def parse(options: WebshopOptions, message: Message) -> Action:
     """The command of a message: in its first <action> tag after the thinking, or else the message itself."""
-    text = message.content.rpartition(THOUGHT)[2]
-    found = _tagged(text) if options.tags else ACTION_LINE.split(text)[-1]
-    if found is None:
+    text = after_thinking(message.content)
+    tagged = first_tag(text, "action")
+    if options.tags and tagged is None:
         return Action(error=f"{USAGE} between <action> and </action>.")
+    found = tagged[1] if options.tags and tagged else ACTION_LINE.split(text)[-1]
     found = found.strip()
     return Action(text=found) if COMMAND.fullmatch(found) else Action(error=f"{USAGE}.")
-
-
-def _tagged(text: str) -> str | None:
-    start = text.find(OPEN)
-    end = text.find(CLOSE, start)
-    return text[start + len(OPEN) : end] if 0 <= start < end else None
 
 
 def observe(text: str) -> Message:

@@ -1,0 +1,1 @@
+"""TextWorld: text adventures made from seeds (arXiv 1806.11532). spec.py is what the table imports."""
