@@ -198,7 +198,7 @@ def remote_spec(options: RemoteOptions) -> EnvSpec:
             f"env.options.token_variable: ${options.token_variable} is not set; export the token"
         )
     about = _ask(options, "GET", "/v1/environment")
-    name, max_steps = about.get("name"), about.get("max_steps")
+    name, max_steps = about.get("name"), about.get("max_steps", 0)
     shown = about.get("max_observation_chars", 16_000)
     if not isinstance(name, str) or not name or not _positive(max_steps) or not _positive(shown):
         raise ConfigError(

@@ -81,11 +81,15 @@ class Listener(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: Listener
+
+    @property
+    def _listener(self) -> Listener:
+        assert isinstance(self.server, Listener)
+        return self.server
 
     def handle_one_request(self) -> None:
         """One request, with a deadline until it is complete: a dripping client would renew a socket's own time-out."""
-        self._deadline = threading.Timer(self.server.read_s, self._cut)
+        self._deadline = threading.Timer(self._listener.read_s, self._cut)
         self._deadline.daemon = True
         self._deadline.start()
         try:
@@ -105,14 +109,14 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             body = self._body()
             self._deadline.cancel()  # an environment may take its time
-            status, fields = 200, self.server.answer(self.command, self.path, body)
+            status, fields = 200, self._listener.answer(self.command, self.path, body)
         except Refused as refused:
             status, fields = refused.status, {"error": {"kind": refused.kind, "message": str(refused)}}
         except Exception as exc:  # a fault of the server itself: this request's, not the others'
             status, fields = 500, {"error": {"kind": "raised", "message": f"{type(exc).__name__}: {exc}"}}
         payload = json.dumps(fields).encode()
         try:
-            self.connection.settimeout(self.server.read_s)
+            self.connection.settimeout(self._listener.read_s)
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(payload)))
@@ -127,7 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
         """The request's JSON object. A refusal before the body has been read ends the connection."""
         length, keep = self.headers.get("Content-Length", "0"), self.close_connection
         self.close_connection = True
-        token, given = self.server.token, self.headers.get("Authorization", "")
+        token, given = self._listener.token, self.headers.get("Authorization", "")
         if token and not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
             raise Refused(401, "raised", "the bearer token is missing or wrong")
         too_long = not length.isdecimal() or len(length) > 12 or int(length) > MAX_REQUEST
