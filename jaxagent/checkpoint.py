@@ -156,7 +156,7 @@ class Checkpointer:
 
     def steps(self) -> list[int]:
         """Steps of the whole checkpoints, ascending."""
-        return sorted({step for path, step in self._folders() if _committed(path) is not None})
+        return whole_steps(self.folder)
 
     def best(self) -> Best | None:
         path = self.folder / BEST
@@ -174,19 +174,11 @@ class Checkpointer:
 
     def restore(self, step: int, template: Any) -> Restored:
         """A given step. `template`: arrays, ShapeDtypeStructs and numbers as expected."""
-        for path, found in reversed(self._folders()):
-            if found == step and (record := _committed(path)) is not None:
-                return self._load(path, record, template)
-        raise DataError(f"no whole checkpoint of step {step} in {self.folder}; there are {self.steps()}")
+        return self._load(*self._whole(step), template)
 
-    def restore_params(self, template: Any) -> Any:
-        """The parameters alone of the newest whole checkpoint, whatever else is in it (for export)."""
-        found = self._latest()
-        if found is None:
-            raise DataError(
-                f"no whole checkpoint in {self.folder}; a run writes one at the end of each stage"
-            )
-        path, record = found
+    def restore_params(self, template: Any, *, step: int | None = None) -> Any:
+        """The parameters alone of a whole checkpoint, whatever else is in it; the newest, if no step is given."""
+        path, record = self._whole(step)
         prefix = next((p for p in PARAMS if any(name.startswith(p) for name in record["leaves"])), PARAMS[0])
         wanted = {prefix + name: leaf for name, leaf in named(template).items()}
         check_leaves(path, {n: s for n, s in record["leaves"].items() if n.startswith(prefix)}, wanted)
@@ -197,6 +189,19 @@ class Checkpointer:
         arrays = _read(path, lambda: reader.restore(path / DEVICE, args=args))
         reader.close()
         return jax.tree.unflatten(jax.tree.structure(template), [arrays[name] for name in wanted])
+
+    def _whole(self, step: int | None) -> tuple[epath.Path, Mapping[str, Any]]:
+        """The checkpoint of a step, or the newest. Raises DataError if there is none."""
+        if step is None:
+            if (newest := self._latest()) is None:
+                raise DataError(
+                    f"no whole checkpoint in {self.folder}; a run writes one at the end of each stage"
+                )
+            return newest
+        for path, found in reversed(self._folders()):
+            if found == step and (record := _committed(path)) is not None:
+                return path, record
+        raise DataError(f"no whole checkpoint of step {step} in {self.folder}; there are {self.steps()}")
 
     def _latest(self) -> tuple[epath.Path, Mapping[str, Any]] | None:
         for path, _ in reversed(self._folders()):
@@ -216,13 +221,23 @@ class Checkpointer:
         return Restored(record["step"], state, json.loads((path / HOST).read_text()))
 
     def _folders(self) -> list[tuple[epath.Path, int]]:
-        """Checkpoint folders, whole or not, in the order (step, attempt)."""
-        found = []
-        for path in self.folder.iterdir() if self.folder.exists() else ():
-            step, _, attempt = path.name.partition(".")
-            if step.isdigit() and attempt.isdigit():
-                found.append((int(step), int(attempt), path))
-        return [(path, step) for step, _, path in sorted(found, key=lambda item: item[:2])]
+        return _checkpoint_folders(self.folder)
+
+
+def whole_steps(folder: str | epath.PathLike) -> list[int]:
+    """Steps of the whole checkpoints of a folder, ascending; starts no device."""
+    found = _checkpoint_folders(epath.Path(folder))
+    return sorted({step for path, step in found if _committed(path) is not None})
+
+
+def _checkpoint_folders(folder: epath.Path) -> list[tuple[epath.Path, int]]:
+    """Checkpoint folders, whole or not, in the order (step, attempt)."""
+    found = []
+    for path in folder.iterdir() if folder.exists() else ():
+        step, _, attempt = path.name.partition(".")
+        if step.isdigit() and attempt.isdigit():
+            found.append((int(step), int(attempt), path))
+    return [(path, step) for step, _, path in sorted(found, key=lambda item: item[:2])]
 
 
 def _read(path: epath.Path, restore: Callable[[], Any]) -> Any:

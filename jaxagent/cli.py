@@ -1,7 +1,8 @@
 """The `jaxagent` command: words in, an exit code out. What the commands do lives in run.py and the packages below.
 
-Exit codes: 0 done, 2 bad input (one message, before any device starts), 3 training diverged, 75 preempted (saved;
-start the same command again to go on), 130 interrupted from the keyboard.
+Exit codes: 0 done, 2 bad input (one message, before any device starts), 3 training diverged, 4 evaluation incomplete
+(start the same command again to play what is missing), 75 preempted (saved; start the same command again to go on), 130
+interrupted from the keyboard.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from jaxagent.clock import Clock
-from jaxagent.errors import ConfigError, DataError, DivergenceError
+from jaxagent.errors import ConfigError, DataError, DivergenceError, RolloutError
 
 ROOT = Path(__file__).parents[1]
 EXIT_INTERRUPTED = 130  # what shells call the end by SIGINT
@@ -77,6 +79,46 @@ def _report(parsed: argparse.Namespace) -> int:
     return 0
 
 
+def _eval(parsed: argparse.Namespace) -> int:
+    from jaxagent.config import read_run
+    from jaxagent.eval.settings import asked
+    from jaxagent.evaluate import INCOMPLETE, run_evaluation
+    from jaxagent.report.evaluation import write_evaluation_report
+
+    config, out = read_run(*_run_file(parsed)), Path(parsed.out)
+    try:
+        code = run_evaluation(config, asked(vars(parsed)), out)
+    except RolloutError as error:
+        print(f"stopped: {error}", file=sys.stderr)
+        return INCOMPLETE
+    write_evaluation_report(out)
+    if parsed.against:
+        _show_comparison(Path(parsed.against), out, out / "comparison.json")
+    return code
+
+
+def _compare(parsed: argparse.Namespace) -> int:
+    _show_comparison(Path(parsed.a), Path(parsed.b), Path(parsed.json) if parsed.json else None)
+    return 0
+
+
+def _show_comparison(a: Path, b: Path, out: Path | None) -> None:
+    from jaxagent.eval.compare import compare
+    from jaxagent.eval.settings import write_json
+    from jaxagent.report.comparison import show_comparison
+
+    compared = compare(a, b)
+    show_comparison(compared, a, b)
+    if out is not None:
+        write_json(out, {"a": str(a), "b": str(b), "splits": [asdict(item) for item in compared]})
+
+
+def _serve_env(parsed: argparse.Namespace) -> int:
+    from jaxagent.envs.server import main as serve
+
+    return serve([parsed.env, *parsed.rest])
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="jaxagent", description="Train tool-using LLM agents by RL, in JAX."
@@ -96,13 +138,21 @@ def _parser() -> argparse.ArgumentParser:
             "Read a run file, everything it names and its demonstrations, without starting a device.",
         ),
     ):
-        sub = add(name, command, text)
-        sub.add_argument("run", nargs="?", default=str(QUICKSTART), help="run file (default: the quickstart)")
-        sub.add_argument(
-            "overrides", nargs="*", metavar="key=value", help="for example seed=3 rollout.max_steps=8"
-        )
+        _add_run_file(add(name, command, text))
+    sub = add("eval", _eval, "Measure a policy on the environment of a run file; started again, it goes on.")
+    _add_run_file(sub)
+    _add_eval(sub)
+    sub = add("compare", _compare, "Compare two evaluations task by task: difference, interval, p-value.")
+    sub.add_argument("a", metavar="A", help="folder of jaxagent eval, or a JSON file of RUN_DIR/evaluations")
+    sub.add_argument("b", metavar="B")
+    sub.add_argument("--json", metavar="FILE", help="write the comparison there too")
     sub = add("report", _report, "Draw the curves and the page of a run folder, finished or not.")
     sub.add_argument("run_dir")
+    sub = add("serve-env", _serve_env, "Host an environment over HTTP (docs/environments/http.md).")
+    sub.add_argument("env", help="a name of the table of environments, or a run file")
+    sub.add_argument(
+        "rest", nargs=argparse.REMAINDER, help="python -m jaxagent.envs.server --help lists them"
+    )
     sub = add("export", _export, "Write the newest checkpoint of a run as a Hugging Face folder.")
     sub.add_argument("run_dir")
     sub.add_argument("out")
@@ -110,6 +160,42 @@ def _parser() -> argparse.ArgumentParser:
         "--form", choices=["merged", "adapter"], default="merged", help="LoRA runs: merged or adapter"
     )
     return parser
+
+
+def _add_run_file(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("run", nargs="?", default=str(QUICKSTART), help="run file (default: the quickstart)")
+    sub.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="for example seed=3 rollout.max_steps=8"
+    )
+
+
+def _add_eval(sub: argparse.ArgumentParser) -> None:
+    """What `eval` takes beside the run file; see docs/evaluation.md."""
+    who = "run folder or one of its checkpoints, Hugging Face folder, hf://name, model, endpoint, expert or noop"
+    sub.add_argument("--policy", required=True, help=who)
+    sub.add_argument("--out", required=True, help="folder of the result; it goes on where it stopped")
+    sub.add_argument(
+        "--split", action="append", dest="splits", metavar="NAME", help="repeatable; default eval.splits"
+    )
+    sub.add_argument("--limit", type=int, metavar="N", help="the first N tasks of each split")
+    sub.add_argument("--n", type=int, metavar="N", help="sampled rollouts of each task (default 0)")
+    sub.add_argument("--greedy", action="store_true", help="one greedy rollout too (the default without --n)")
+    sub.add_argument("--temperature", type=float, help="of sampled rollouts (default 1.0)")
+    sub.add_argument(
+        "--seed", type=int, help="of sampled rollouts (default 0: the streams that training evaluates by)"
+    )
+    sub.add_argument("--sloppiness", type=float, help="of the expert, 0 (never errs) to 1")
+    sub.add_argument("--against", metavar="DIR", help="compare with this evaluation, task by task")
+    server = sub.add_argument_group("--policy endpoint: any OpenAI-compatible server")
+    server.add_argument("--base-url", help="up to the version, for example http://127.0.0.1:8000/v1")
+    server.add_argument("--model", help="the server's name of the model")
+    server.add_argument("--api-key-env", metavar="VAR", help="environment variable that holds the key")
+    server.add_argument("--timeout-s", type=float, metavar="S", help="of one request (default 300)")
+    server.add_argument("--extra", metavar="JSON", help="fields added to each request; null takes one away")
+    server.add_argument(
+        "--sizes", metavar="MODEL", help="model of configs/models or folder, to count FLOPs by"
+    )
+    server.add_argument("--chips", type=int, metavar="N", help="chips that the server holds, for the cost")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ their own options beside their code, and `Record` is the base of all of them.
 from __future__ import annotations
 
 import difflib
+import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -106,13 +107,33 @@ class TokenizerConfig(Record):
 
 
 class EnvConfig(Record):
-    """`workers` are processes that host environments. max_difficulty: train on tasks up to it; 0 is all of them."""
+    """`workers` are processes that host environments. max_difficulty: train on tasks up to it; 0 is all of them.
+
+    backend: where they run: "processes" on this machine, or "ray" on the cluster at `ray_address` (empty: a Ray of this
+    machine's own), each taking `worker_cpus` of it.
+    """
 
     name: str
     options: dict[str, Any] = {}
     workers: int = Field(default=2, ge=1)
+    backend: Literal["processes", "ray"] = "processes"
+    ray_address: str = ""
+    worker_cpus: float = Field(default=1.0, gt=0)
     train_split: str = "train"
     max_difficulty: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _can_run(self) -> EnvConfig:
+        if self.backend == "ray" and importlib.util.find_spec("ray") is None:
+            raise ValueError(
+                "backend=ray needs the package ray, which is not installed: pip install 'jaxagent[ray]'"
+            )
+        if self.backend != "ray" and (self.ray_address or self.worker_cpus != 1):
+            raise ValueError(
+                f"ray_address={self.ray_address!r} and worker_cpus={self.worker_cpus:g} are for backend=ray, "
+                f"got backend={self.backend}; drop them, or set backend: ray"
+            )
+        return self
 
 
 class MeshConfig(Record):

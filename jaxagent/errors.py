@@ -20,7 +20,9 @@ class RolloutError(JaxagentError):
 class EnvFailure(JaxagentError):
     """An environment raised, hung, died or answered garbage; the episode is retried, then dropped.
 
-    kind: "raised" | "hang" | "died" | "garbage" | "reset", used as the reason in the conservation counts.
+    kind: "raised" | "hang" | "died" | "garbage" | "reset" | "diverged" (a replay) | "user" | "judge" (an endpoint
+          that the environment asks) | "endpoint" (one that plays); the reason in the conservation counts. Or
+          "evicted": its worker was killed because of another episode, and it is run again, however often that happens.
     """
 
     def __init__(self, kind: str, message: str):

@@ -12,11 +12,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from jaxagent.eval.runner import EvalResult
+from jaxagent.config import RunConfig
+from jaxagent.eval.runner import EvalResult, Rollout
 from jaxagent.prepare import Prepared
-from jaxagent.types import Sampling, Task
+from jaxagent.rollouts import Rollouts, Through
+from jaxagent.stage import Plan
+from jaxagent.types import Group, Sampling, Task
 
 START = "start"
+EVAL_SEED = 1_000_003  # evaluations draw from streams that no training rollout uses
+
+
+def measuring(
+    rollouts: Rollouts, config: RunConfig, *, seed: int = EVAL_SEED, through: Through | None = None
+) -> Rollout:
+    """How plans are run to measure, in training and by `jaxagent eval` alike: the limits of the run's eval section, no
+    quorum, for a cut straggler would count as not solved."""
+    usual = rollouts.limits
+    limits = replace(usual, max_steps=config.eval.max_steps or usual.max_steps)
+    rules = replace(rollouts.rules, quorum=None)
+
+    async def rollout(plans: Sequence[Plan], rule: Sampling) -> Sequence[Group]:
+        return rollouts.run(plans, rule, seed=seed, limits=limits, rules=rules, through=through).groups
+
+    return rollout
 
 
 @dataclass(frozen=True)

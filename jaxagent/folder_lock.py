@@ -23,20 +23,23 @@ UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Make the folder and hold it. Raises ConfigError if it cannot be written to or another process holds it."""
+def locked(folder: Path, *, name: str = "run_dir") -> Iterator[None]:
+    """Make the folder and hold it. Raises ConfigError if it cannot be written to or another process holds it.
+
+    name: what the user calls the folder.
+    """
     path = folder / LOCK
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = _hold(path)
     except BlockingIOError:
         raise ConfigError(
-            f"{folder} is in use by another process that trains in it; wait for its end, stop it, or choose another "
-            "run_dir"
+            f"{folder} is in use by another process that writes to it; wait for its end, stop it, or choose another "
+            f"{name}"
         ) from None
     except OSError as error:
         raise ConfigError(
-            f"run_dir={str(folder)!r} cannot be written to ({error}); choose another run_dir"
+            f"{name}={str(folder)!r} cannot be written to ({error}); choose another {name}"
         ) from None
     try:
         yield

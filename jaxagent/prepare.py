@@ -33,7 +33,10 @@ MODELS = Path(__file__).parents[1] / "configs" / "models"
 TRACKER_MODULES = {"tensorboard": "tensorboardX", "wandb": "wandb"}
 TRAINED = "tokenizer"  # folder of the tokenizer trained by a run, inside its run folder
 PROMPTS = 8  # tasks whose prompt is measured
-TEXT_EPISODES = 400  # expert episodes that a tokenizer is trained on
+TEXT_EPISODES = 400  # expert episodes that a tokenizer is trained on, at most
+TEXT_CHARS = (
+    150_000  # enough text for a small tokenizer; episodes of real environments are long and cost seconds
+)
 
 
 @dataclass(frozen=True)
@@ -101,13 +104,32 @@ def prepare(config: RunConfig) -> Prepared:
     tasks = {
         split: env.tasks(split) for split in dict.fromkeys((config.env.train_split, *config.eval.splits))
     }
-    model = _model_spec(config)
+    prepared = _fitted(config, env, tasks, entries)
+    if not prepared.train_tasks:
+        raise ConfigError(f"env.train_split={config.env.train_split!r} holds no tasks; choose another split")
+    if config.eval.splits or any(entry.recipe.rolls_out for entry in entries):
+        _check_prompts(prepared, prepared.train_tasks)
+    return prepared
+
+
+def prepare_evaluation(config: RunConfig, tasks: Mapping[str, Sequence[Task]], env: EnvSpec) -> Prepared:
+    """Check what playing these tasks takes of a run file: stages, training rows and trackers do not count."""
+    prepared = _fitted(config, env, tasks, ())
+    _check_prompts(prepared, [task for found in tasks.values() for task in found])
+    return prepared
+
+
+def _fitted(
+    config: RunConfig, env: EnvSpec, tasks: Mapping[str, Sequence[Task]], entries: tuple[Entry, ...]
+) -> Prepared:
+    """Model, tokenizer and context, checked against each other."""
+    model = model_sizes(config.model.source)
     lora = LoraSpec(**config.model.lora.model_dump()) if config.model.lora else None
     if config.model.train_last_layers > model.layers:
         raise ConfigError(
             f"model.train_last_layers={config.model.train_last_layers}, but the model has {model.layers} layers"
         )
-    tokenizer = _tokenizer(config, env, tasks[config.env.train_split])
+    tokenizer = _tokenizer(config, env)
     renderer = Renderer(tokenizer, config.tokenizer.template)
     if config.tokenizer.source == "train":
         model = replace(model, vocab=tokenizer.vocab_size, eos=renderer.stop_ids, pad=0, bos=None)
@@ -117,17 +139,12 @@ def prepare(config: RunConfig) -> Prepared:
             f"rollout.context={config.rollout.context} exceeds the model's {model.max_positions} positions; "
             "lower it, or give the model a rope scaling in its config.json"
         )
-    prepared = Prepared(config, env, tasks, renderer, model, lora, entries)
-    if not prepared.train_tasks:
-        raise ConfigError(f"env.train_split={config.env.train_split!r} holds no tasks; choose another split")
-    if config.eval.splits or any(entry.recipe.rolls_out for entry in entries):
-        _check_prompts(prepared)
-    return prepared
+    return Prepared(config, env, tasks, renderer, model, lora, entries)
 
 
-def _check_prompts(prepared: Prepared) -> None:
+def _check_prompts(prepared: Prepared, tasks: Sequence[Task]) -> None:
     """A prompt that fills the context ends every episode before its first token, in a run that looks well."""
-    env, tasks, context = prepared.env, prepared.train_tasks, prepared.config.rollout.context
+    env, context = prepared.env, prepared.config.rollout.context
     if env.expert is None:
         return  # nothing says that the environment may be opened in this process
     lengths = []
@@ -208,8 +225,8 @@ def is_sizes(source: str) -> bool:
     return source.endswith((".yaml", ".yml")) or (MODELS / f"{source}.yaml").is_file()
 
 
-def _model_spec(config: RunConfig) -> ModelSpec:
-    source = config.model.source
+def model_sizes(source: str) -> ModelSpec:
+    """Of a checkpoint, whose weights are checked too, or of a file of sizes."""
     if not is_sizes(source):
         if not source.startswith("hf://") and not Path(source).is_dir():
             known = ", ".join(sorted(path.stem for path in MODELS.glob("*.yaml")))
@@ -223,7 +240,7 @@ def _model_spec(config: RunConfig) -> ModelSpec:
     return ModelSpec.from_file(named if named.is_file() else source)
 
 
-def _tokenizer(config: RunConfig, env: EnvSpec, tasks: Sequence[Task]) -> Tokenizer:
+def _tokenizer(config: RunConfig, env: EnvSpec) -> Tokenizer:
     source = config.tokenizer.source
     if source == "train":
         saved = Path(config.run_dir) / TRAINED
@@ -233,7 +250,8 @@ def _tokenizer(config: RunConfig, env: EnvSpec, tasks: Sequence[Task]) -> Tokeni
             raise ConfigError(
                 "tokenizer.source='train' needs a model with random weights; a checkpoint has its own"
             )
-        return train_tokenizer(_texts(env, tasks), config.tokenizer.vocab_size)
+        texts = _texts(env, env.tasks(config.env.train_split))
+        return train_tokenizer(texts, config.tokenizer.vocab_size)
     if source == "model":
         if is_sizes(config.model.source):
             raise ConfigError(
@@ -246,8 +264,10 @@ def _tokenizer(config: RunConfig, env: EnvSpec, tasks: Sequence[Task]) -> Tokeni
 
 def _texts(env: EnvSpec, tasks: Sequence[Task]) -> list[str]:
     """What the environment and its expert say in a few hundred episodes."""
-    texts = []
+    texts: list[str] = []
     for number, task in zip(range(TEXT_EPISODES), itertools.cycle(tasks)):
+        if sum(map(len, texts)) > TEXT_CHARS:
+            break
         played = play(env, task, rng=Random(f"tokenizer/{number}"), sloppiness=0.5)
         texts += [message.content for message in played.messages(env)]
     return texts

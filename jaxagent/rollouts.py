@@ -1,4 +1,4 @@
-"""Owner of what episodes need: the decoder, the environment processes, and the thread on which they meet.
+"""Owner of what episodes need: who plays them, the environment processes, and the thread on which they meet.
 
 In: plans and a sampling rule. Out: groups and their metrics. Episodes are coroutines on one event loop that lives
 as long as the run, because the pool and the decoder hold state that belongs to a loop.
@@ -13,18 +13,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from jaxagent.chat.render import Renderer
 from jaxagent.clock import Meter
-from jaxagent.decode.engine import Engine
+from jaxagent.config import RunConfig
 from jaxagent.envs.pool import Deadlines, EnvPool
 from jaxagent.envs.protocol import EnvSpec
+from jaxagent.envs.ray_pool import RayCluster, open_ray_pool
 from jaxagent.prepare import Prepared
 from jaxagent.rollout.episode import EpisodeLimits, run_episode
-from jaxagent.rollout.plans import Quorum, RolloutRules, run_plans
+from jaxagent.rollout.plans import Quorum, RolloutRules, Runner, run_plans
+from jaxagent.rollout.talk import Agent, run_talk
 from jaxagent.stage import Plan
-from jaxagent.types import Group, Metrics, Sampling
+from jaxagent.types import Generate, Group, Metrics, Sampling, Task
 
 T = TypeVar("T")
+Players = Callable[[EnvPool, Sampling, EpisodeLimits, int], Runner]
+"""(pool, sampling rule, limits, seed) -> what plays one episode."""
+Through = Callable[[Runner], Runner]
+"""Goes round what plays an episode, e.g. to keep what was played (eval/ledger.py)."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +45,13 @@ class Rollouts:
 
     def __init__(
         self,
-        spec: EnvSpec,
-        engine: Engine,
-        renderer: Renderer,
+        players: Players,
         *,
         limits: EpisodeLimits,
         rules: RolloutRules,
         open_pool: Callable[[], EnvPool],
     ):
-        self.spec, self.engine, self.renderer, self.limits, self.rules = spec, engine, renderer, limits, rules
+        self.players, self.limits, self.rules = players, limits, rules
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True)
         self._thread.start()
@@ -62,18 +65,11 @@ class Rollouts:
         seed: int,
         limits: EpisodeLimits | None = None,
         rules: RolloutRules | None = None,
+        through: Through | None = None,
     ) -> Collected:
         """Roll out every plan. `seed` names the random streams: the same seed and weights sample the same."""
-        runner = partial(
-            run_episode,
-            self.spec,
-            generate=self.engine,
-            pool=self._pool,
-            renderer=self.renderer,
-            sampling=sampling,
-            limits=limits or self.limits,
-            key_seed=seed,
-        )
+        runner = self.players(self._pool, sampling, limits or self.limits, seed)
+        runner = runner if through is None else through(runner)
         groups, metrics = self._call(run_plans(plans, runner, rules=rules or self.rules))
         return Collected(tuple(groups), metrics)
 
@@ -98,20 +94,61 @@ async def _opened(open_pool: Callable[[], EnvPool]) -> EnvPool:
     return open_pool()
 
 
-def open_rollouts(prepared: Prepared, engine: Engine, meter: Meter) -> Rollouts:
-    """As the run file says. The lower of the run's and the environment's limits holds."""
-    rollout, spec = prepared.config.rollout, prepared.env
+def open_rollouts(prepared: Prepared, generate: Generate, meter: Meter) -> Rollouts:
+    """Episodes of a policy of ours, token by token, as the run file says."""
+
+    def players(pool: EnvPool, sampling: Sampling, limits: EpisodeLimits, seed: int) -> Runner:
+        return partial(
+            run_episode,
+            prepared.env,
+            generate=generate,
+            pool=pool,
+            renderer=prepared.renderer,
+            sampling=sampling,
+            limits=limits,
+            key_seed=seed,
+        )
+
+    return _open(prepared.config, prepared.env, players, meter, first=prepared.train_tasks[0])
+
+
+def open_talks(
+    config: RunConfig, spec: EnvSpec, agent: Callable[[Sampling, int], Agent], meter: Meter
+) -> Rollouts:
+    """Episodes of an agent that speaks in messages. agent: (sampling rule, seed) -> who plays."""
+
+    def players(pool: EnvPool, sampling: Sampling, limits: EpisodeLimits, seed: int) -> Runner:
+        return partial(run_talk, spec, agent=agent(sampling, seed), pool=pool, limits=limits)
+
+    return _open(config, spec, players, meter)
+
+
+def _open_pool(config: RunConfig, spec: EnvSpec, meter: Meter, first: Task | None) -> EnvPool:
+    """On the back end of the run file; its workers load the environment with the first task while programs compile."""
+    env, deadlines = config.env, Deadlines(step_s=config.rollout.step_seconds)
+    if env.backend == "ray":
+        cluster = RayCluster(env.ray_address, env.worker_cpus)
+        pool = open_ray_pool(env.workers, cluster, deadlines=deadlines, meter=meter)
+    else:
+        pool = EnvPool(env.workers, deadlines=deadlines, meter=meter)
+    if first is not None:
+        pool.warm(spec, first)
+    return pool
+
+
+def _open(
+    config: RunConfig, spec: EnvSpec, players: Players, meter: Meter, *, first: Task | None = None
+) -> Rollouts:
+    """The lower of the run's and the environment's limits holds."""
+    rollout = config.rollout
     quorum = Quorum(rollout.quorum, per_task=2) if rollout.quorum < 1 else None  # one rollout has no baseline
-    deadlines = Deadlines(step_s=rollout.step_seconds)
     return Rollouts(
-        spec,
-        engine,
-        prepared.renderer,
+        players,
         limits=EpisodeLimits(
             context=rollout.context,
             max_steps=min(rollout.max_steps, spec.max_steps),
             max_observation_chars=min(rollout.max_observation_chars, spec.max_observation_chars),
         ),
         rules=RolloutRules(concurrency=rollout.slots, retries=rollout.retries, quorum=quorum),
-        open_pool=partial(EnvPool, prepared.config.env.workers, deadlines=deadlines, meter=meter),
+        open_pool=partial(_open_pool, config, spec, meter, first),
     )

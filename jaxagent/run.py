@@ -59,7 +59,7 @@ def run_training(config: RunConfig, *, clock: Clock | None = None) -> int:
 
 def _train(prepared: Prepared, stages: Sequence[Stage], preemption: Preemption, clock: Clock) -> int:
     folder = Path(prepared.config.run_dir)
-    _set_up_jax()
+    set_up_jax()
     from jaxagent.report.run import write_report
     from jaxagent.runtime import Preempted, Runtime
     from jaxagent.train import train
@@ -185,7 +185,7 @@ def _open_folder(folder: Path, prepared: Prepared) -> None:
         partial.rename(folder / TRAINED)
 
 
-def _set_up_jax() -> None:
+def set_up_jax() -> None:
     """A persistent compilation cache, unless the user has one."""
     import jax
 

@@ -24,7 +24,7 @@ from jaxagent.clock import COMPILATION, DECODE, ENVIRONMENTS, PYTHON, Clock, Met
 from jaxagent.compilations import Compilations
 from jaxagent.console import RunConsole
 from jaxagent.eval.runner import EvalResult, evaluate
-from jaxagent.evaluations import START, Due, Evaluations
+from jaxagent.evaluations import START, Due, Evaluations, measuring
 from jaxagent.learner import Learner, Model, temperature
 from jaxagent.metrics import JsonlWriter, MetricSink, TensorBoardWriter, WandbWriter, Writer
 from jaxagent.monitors import Monitor
@@ -37,7 +37,6 @@ from jaxagent.rollouts import Collected, open_rollouts
 from jaxagent.stage import Plan, Stage
 from jaxagent.types import Credited, Group, Metrics, Sampling
 
-EVAL_SEED = 1_000_003  # evaluations draw from streams that no training rollout uses
 SHOWN, SHOWN_EVERY = 4, 5  # rollouts kept for the report, and every how many iterations
 EVALUATION, END = "evaluation", "end"  # what is timed beside the stages
 KEPT = ("success", "tgc", "sgc", "completion", "reward", "exec_fail", "turns")
@@ -208,13 +207,7 @@ class Runtime:
                 self._keep(due.when, result)
 
     def _evaluate(self, split: str, sampling: Sampling) -> EvalResult:
-        usual = self.rollouts.limits
-        limits = replace(usual, max_steps=self.config.eval.max_steps or usual.max_steps)
-        rules = replace(self.rollouts.rules, quorum=None)  # a cut straggler would count as not solved
-
-        async def rollout(plans: Sequence[Plan], rule: Sampling) -> Sequence[Group]:
-            return self.rollouts.run(plans, rule, seed=EVAL_SEED, limits=limits, rules=rules).groups
-
+        rollout = measuring(self.rollouts, self.config)
         tasks, benchmark = self.evaluations.tasks(split), self.prepared.env.metrics
         return asyncio.run(evaluate(tasks, rollout, sampling=sampling, split=split, benchmark=benchmark))
 

@@ -14,7 +14,28 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from jaxagent.errors import ConfigError
 from jaxagent.types import Credited, Group, Metrics, Sample, Sampling, Task, Trajectory
+
+
+@dataclass(frozen=True, eq=False)
+class Branch:
+    """A place in a stored trajectory: before its message `step`, from which other continuations are sampled.
+
+    trained: whether the earlier steps belong to each continuation too, with their mask and log-probs as stored. If not,
+             they are context: mask 0, and not among its steps.
+    """
+
+    trajectory: Trajectory
+    step: int
+    trained: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.step < len(self.trajectory.steps):
+            raise ConfigError(
+                f"a branch before step {self.step} of {self.trajectory.traj_id!r}, which has "
+                f"{len(self.trajectory.steps)} steps; expected 0 to {len(self.trajectory.steps) - 1}"
+            )
 
 
 @dataclass(frozen=True)
@@ -22,13 +43,26 @@ class Plan:
     """Ask for `n` rollouts of one task.
 
     Two plans of a task under different labels are paired: rollout i of both draws from the same random stream, e.g.
-    with and without a skill in the prompt.
+    with and without a skill in the prompt. A plan with a `branch` asks for n continuations from there; its streams are
+    those of that place.
     """
 
     task: Task
     n: int
     prompt: Callable[[Any], Any] | None = None  # Prompt -> Prompt, e.g. skill injection
     label: str = ""
+    branch: Branch | None = None
+
+    def __post_init__(self) -> None:
+        if self.branch is None:
+            return
+        if self.branch.trajectory.task.task_id != self.task.task_id:
+            raise ConfigError(
+                f"a plan of task {self.task.task_id!r} branches off an episode of "
+                f"{self.branch.trajectory.task.task_id!r}"
+            )
+        if self.prompt is not None:
+            raise ConfigError("a branch goes on under the prompt of its trajectory; drop the plan's `prompt`")
 
 
 @runtime_checkable

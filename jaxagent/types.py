@@ -212,7 +212,10 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """One policy message and the environment's reply. `observation_before` is the text BEFORE the message."""
+    """One policy message and the environment's reply. `observation_before` is the text BEFORE the message.
+
+    thinking: the reasoning before `text`, where the chat template splits it off (`Message.thinking`).
+    """
 
     k: int
     observation_before: str
@@ -226,6 +229,7 @@ class Step:
     observation_after: str
     reward: float = 0.0
     anchor: str = ""  # anchor of the state before the message
+    thinking: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,12 +27,16 @@ log = logging.getLogger(__name__)
 
 
 class AuxError(JaxagentError):
-    """A back end could not answer. `retry` says whether asking again can help; `after_s` how long to wait."""
+    """A back end could not answer. `retry` says whether asking again can help; `after_s` how long to wait.
 
-    def __init__(self, message: str, *, retry: bool = True, after_s: float = 0.0):
+    status: of HTTP; 0 where no answer came.
+    """
+
+    def __init__(self, message: str, *, retry: bool = True, after_s: float = 0.0, status: int = 0):
         super().__init__(message)
         self.retry = retry
         self.after_s = after_s
+        self.status = status
 
 
 @dataclass(frozen=True)
@@ -58,11 +62,18 @@ class AuxBackend(Protocol):
 
 @dataclass(frozen=True)
 class AuxLimits:
+    """backoff_s: wait before the second attempt; it doubles with each, or is what the back end asks for (Retry-After).
+
+    longest_wait_s: of a wait. So a call takes at most (retries + 1) * timeout_s + retries * longest_wait_s.
+    cached: answers that are kept, the newest; 0 keeps none.
+    """
+
     retries: int = 2
     timeout_s: float = 120.0
     concurrency: int = 8
-    backoff_s: float = 0.5  # doubles with every attempt
-    cache: bool = True
+    backoff_s: float = 0.5
+    longest_wait_s: float = 120.0
+    cached: int = 20_000
 
 
 class AuxLM:
@@ -87,8 +98,10 @@ class AuxLM:
         if record is None:
             self.counts[f"{role.name}/failures"] += 1
             return role.on_failure(payload)
-        if self.limits.cache:
+        if self.limits.cached:
             self._cache[key] = record
+            if len(self._cache) > self.limits.cached:
+                self._cache.pop(next(iter(self._cache)))
         return record
 
     def metrics(self) -> Metrics:
@@ -125,7 +138,7 @@ class AuxLM:
 
     def _wait(self, error: Exception, attempt: int) -> float:
         asked = error.after_s if isinstance(error, AuxError) else 0.0
-        return min(max(asked, self.limits.backoff_s * 2**attempt), self.limits.timeout_s)
+        return min(max(asked, self.limits.backoff_s * 2**attempt), self.limits.longest_wait_s)
 
     def _key(self, role: Role[Any], payload: Payload) -> str:
         text = "\0".join((self.backend.name, role.name, role.instruction, canonical(payload)))

@@ -13,6 +13,7 @@ import os
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -56,20 +57,23 @@ class EndpointBackend:
         self._threads = ThreadPoolExecutor(config.concurrency, thread_name_prefix="auxlm")
 
     async def __call__(self, request: AuxRequest) -> str:
+        return answer_text(await self.send(self._body(request)))
+
+    async def send(self, body: Mapping[str, Any]) -> bytes:
+        """The answer's body to one chat-completions request. Raises AuxError."""
         loop = asyncio.get_running_loop()
-        return answer_text(await loop.run_in_executor(self._threads, self._post, self._body(request)))
+        return await loop.run_in_executor(self._threads, self._post, json.dumps(body).encode())
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _body(self, request: AuxRequest) -> bytes:
-        body = {
+    def _body(self, request: AuxRequest) -> dict[str, Any]:
+        return {
             "model": self.config.model,
             "messages": [{"role": m.role, "content": m.content} for m in request.messages],
             "temperature": self.config.temperature,
             "max_tokens": self.config.max_tokens,
         }
-        return json.dumps(body).encode()
 
     def _post(self, body: bytes) -> bytes:
         headers = {"Content-Type": "application/json", "User-Agent": "jaxagent"}
@@ -119,4 +123,4 @@ def _status_error(error: urllib.error.HTTPError, url: str) -> AuxError:
     again = error.code in RETRY_STATUS or error.code >= 500
     after = error.headers.get("Retry-After", "")
     wait = float(after) if again and after.replace(".", "", 1).isdigit() else 0.0
-    return AuxError(f"{url}: HTTP {error.code}: {detail}", retry=again, after_s=wait)
+    return AuxError(f"{url}: HTTP {error.code}: {detail}", retry=again, after_s=wait, status=error.code)

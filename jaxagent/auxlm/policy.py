@@ -1,6 +1,6 @@
 """Back end: the policy itself, through the rollout's `Generate`. In: an `AuxRequest`. Out: text.
 
-Answers belong to the weights that are loaded when they are sampled; give `AuxLimits(cache=False)` where a
+Answers belong to the weights that are loaded when they are sampled; give `AuxLimits(cached=0)` where a
 cached answer of older weights would be wrong. The sampling key depends on the request alone.
 """
 

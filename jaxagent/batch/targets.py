@@ -12,6 +12,7 @@ Sequences are trajectories, never segments, and a trajectory without an included
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -134,22 +135,22 @@ def seq_mean_token_sum(samples: Sequence[Sample], term: str) -> Weights:
 
 def turn_mean(samples: Sequence[Sample], term: str) -> Weights:
     """Mean over trajectories of the mean over turns of the turn's token mean: for turn-level ratios."""
+    weights, _ = step_mean(samples, term)
+    count = Counter(trajectory for trajectory, _ in _turn_totals(samples, weights))
+    return [w / np.float32(count[s.trajectory] or 1) for s, w in zip(samples, weights)], float(len(count))
+
+
+def step_mean(samples: Sequence[Sample], term: str) -> Weights:
+    """Mean over all turns of the turn's token mean: every turn is a sample of its own (GiGPO's code)."""
     weights = _included(samples, term)
-    turns: dict[tuple[int, int], float] = {}
-    for sample, w in zip(samples, weights):
-        for step in np.unique(sample.step_T[w != 0]):
-            key = (sample.trajectory, int(step))
-            turns[key] = turns.get(key, 0.0) + float(w[sample.step_T == step].sum(dtype=np.float64))
-    count: dict[int, int] = {}
-    for trajectory, _ in turns:
-        count[trajectory] = count.get(trajectory, 0) + 1
+    turns = _turn_totals(samples, weights)
     out = []
     for sample, w in zip(samples, weights):
         divisor_T = np.ones(w.shape, np.float64)
         for step in np.unique(sample.step_T[w != 0]):
-            divisor_T[sample.step_T == step] = turns[sample.trajectory, int(step)] * count[sample.trajectory]
+            divisor_T[sample.step_T == step] = turns[sample.trajectory, int(step)]
         out.append((w / divisor_T).astype(np.float32))
-    return out, float(len(count))
+    return out, float(len(turns))
 
 
 def fixed_len_sum(length: int) -> Aggregate:
@@ -195,6 +196,16 @@ def _included(samples: Sequence[Sample], term: str) -> list[Float[np.ndarray, "T
         w[:1] = 0
         out.append(w)
     return out
+
+
+def _turn_totals(samples: Sequence[Sample], weights: Sequence[np.ndarray]) -> dict[tuple[int, int], float]:
+    """Summed token weight of each (trajectory, turn) that has any; a turn may lie in several segments."""
+    turns: dict[tuple[int, int], float] = {}
+    for sample, w in zip(samples, weights):
+        for step in np.unique(sample.step_T[w != 0]):
+            key = (sample.trajectory, int(step))
+            turns[key] = turns.get(key, 0.0) + float(w[sample.step_T == step].sum(dtype=np.float64))
+    return turns
 
 
 def _totals(samples: Sequence[Sample], weights: Sequence[np.ndarray]) -> dict[int, float]:

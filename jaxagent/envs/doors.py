@@ -12,6 +12,7 @@ at the second turn too, and stops trying to take anything.
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Sequence
@@ -146,6 +147,12 @@ class Doors:
         }
         failures = tuple(f"not so: {name}" for name, passed in checks.items() if not passed)
         return Evaluation(success=not failures, passed=2 - len(failures), total=2, failures=failures)
+
+    def snapshot(self) -> bytes:
+        return json.dumps([self.opened, self.taken, self.turns, self.unlocked]).encode()
+
+    def restore(self, state: bytes) -> None:
+        self.opened, self.taken, self.turns, self.unlocked = json.loads(state)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -9,8 +9,9 @@ from collections import Counter
 from types import TracebackType
 from typing import Any
 
-from jaxagent.envs.pool import EnvHandle
+from jaxagent.envs.handle import EnvHandle
 from jaxagent.envs.protocol import EnvSpec
+from jaxagent.envs.replay import Prefix
 from jaxagent.envs.worker import EnvTable
 from jaxagent.errors import EnvFailure
 from jaxagent.types import Task
@@ -26,7 +27,7 @@ class InlinePool:
     def counts(self) -> Counter[str]:
         return self._counts
 
-    async def open(self, spec: EnvSpec, task: Task) -> EnvHandle:
+    async def open(self, spec: EnvSpec, task: Task, prefix: Prefix | None = None) -> EnvHandle:
         self._next += 1
         number = self._next
 
@@ -35,8 +36,9 @@ class InlinePool:
             start = time.monotonic()
             try:
                 answer = {
-                    "open": lambda: self._table.open(number, spec.make, task),
+                    "open": lambda: self._table.open(number, spec.make, task, prefix),
                     "step": lambda: self._table.step(number, argument),
+                    "snapshot": lambda: self._table.snapshot(number),
                     "evaluate": lambda: self._table.evaluate(number),
                     "close": lambda: self._table.close(number),
                 }[operation]()

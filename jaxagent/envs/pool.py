@@ -2,8 +2,8 @@
 
 `await pool.open(spec, task)` gives an `EnvHandle`; each of its calls has one deadline, counted from when the
 worker takes it up. A worker that hangs, dies or answers garbage is killed and replaced, and every episode it
-hosted gets an `EnvFailure` at its next call; the other workers go on. inline_pool.py has the same interface
-without processes.
+hosted gets an `EnvFailure` at its next call; the other workers go on. A worn worker (limits.Wear) is replaced
+between episodes. inline_pool.py has the same interface without processes; ray_pool.py has the workers on a cluster.
 """
 
 from __future__ import annotations
@@ -12,123 +12,82 @@ import asyncio
 import contextlib
 import pickle
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any
 
 from jaxagent.clock import ENVIRONMENTS, Meter
+from jaxagent.envs.handle import EnvHandle
+from jaxagent.envs.limits import Deadlines, Wear
+from jaxagent.envs.local_process import LocalProcess
 from jaxagent.envs.protocol import EnvSpec
-from jaxagent.envs.wire import decode_evaluation, decode_step
-from jaxagent.envs.worker_client import Lost, Worker
+from jaxagent.envs.replay import Prefix
+from jaxagent.envs.worker_client import Lost, Process, Worker
 from jaxagent.errors import ConfigError, EnvFailure
-from jaxagent.types import Action, Evaluation, StepResult, Task
-
-STEP_S = 60.0
-
-
-@dataclass(frozen=True)
-class Deadlines:
-    """Seconds each call may take.
-
-    start_s: until a new worker answers (imports included). reset_s includes the import of the environment.
-    step_s:  0 takes the environment's own `EnvSpec.worker["step_s"]`, 60 where it has none.
-    """
-
-    start_s: float = 60.0
-    reset_s: float = 120.0
-    step_s: float = 0.0
-    evaluate_s: float = 60.0
-    close_s: float = 20.0
-
-    def of(self, spec: EnvSpec) -> dict[str, float]:
-        """Seconds by call name."""
-        step_s = self.step_s or float(spec.worker.get("step_s", STEP_S))
-        return {"open": self.reset_s, "step": step_s, "evaluate": self.evaluate_s, "close": self.close_s}
-
-
-Record = TypeVar("Record", StepResult, Evaluation)
-Call = Callable[[str, Any], Awaitable[dict[str, Any]]]
-
-
-class EnvHandle:
-    """One open environment. `first` is the reset result. Calls raise EnvFailure; close never does."""
-
-    first: StepResult
-
-    def __init__(self, call: Call, release: Callable[[], Awaitable[None]], counts: Counter[str]):
-        self._call, self._release, self._counts, self._closed = call, release, counts, False
-
-    async def reset(self, argument: Any) -> EnvHandle:
-        """The opening call, made by the pool."""
-        try:
-            self.first = self._decoded(decode_step, await self._call("open", argument))
-        except BaseException:
-            await asyncio.shield(self.close())
-            raise
-        self._counts["opened"] += 1
-        return self
-
-    async def step(self, action: Action) -> StepResult:
-        return self._decoded(decode_step, await self._call("step", action))
-
-    async def evaluate(self) -> Evaluation:
-        return self._decoded(decode_evaluation, await self._call("evaluate", None))
-
-    async def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            await self._release()
-
-    def _decoded(self, decode: Callable[[dict[str, Any]], Record], answer: dict[str, Any]) -> Record:
-        try:
-            return decode(answer)
-        except EnvFailure as exc:
-            self._counts[exc.kind] += 1
-            raise
-
-
-@runtime_checkable
-class Pool(Protocol):
-    """What the rollout needs of a pool."""
-
-    @property
-    def counts(self) -> Counter[str]: ...
-
-    async def open(self, spec: EnvSpec, task: Task) -> EnvHandle: ...
+from jaxagent.types import Task
 
 
 class EnvPool:
     """Owner of the worker processes. Use as an async context manager, from one event loop.
 
-    meter: counts the seconds in which a call is open.
+    meter: counts the seconds in which a call is open. launch: makes one process of a worker; close: ends what
+    the processes need beside themselves.
     """
 
-    def __init__(self, workers: int, *, deadlines: Deadlines | None = None, meter: Meter | None = None):
+    def __init__(
+        self,
+        workers: int,
+        *,
+        deadlines: Deadlines | None = None,
+        meter: Meter | None = None,
+        launch: Callable[[], Process] = LocalProcess,
+        close: Callable[[], None] | None = None,
+    ):
         if workers < 1:
             raise ConfigError(f"env.workers={workers}; at least one worker process is needed")
         self._deadlines = deadlines or Deadlines()
         self.meter = meter or Meter(ENVIRONMENTS)
         self._counts: Counter[str] = Counter()
-        self._workers = [Worker(self._deadlines.start_s, self._counts) for _ in range(workers)]
+        self.workers = [Worker(launch, self._deadlines.start_s, self._counts) for _ in range(workers)]
         self._room = asyncio.Condition()
         self._next = 0
+        self._end = close
+        self._warm: tuple[EnvSpec, Task] | None = None
+        self._warming: set[asyncio.Future[None]] = set()
 
     @property
     def counts(self) -> Counter[str]:
-        """opened, calls by name, restarts, env_milliseconds, and failures by kind."""
+        """opened, calls by name, restarts, recycled, warmed, env_milliseconds, and failures by kind."""
         return self._counts
 
-    async def open(self, spec: EnvSpec, task: Task) -> EnvHandle:
+    def warm(self, spec: EnvSpec, task: Task) -> None:
+        """Start all workers in the background and let each open and close `task`, before an episode asks for it.
+
+        What an environment loads once a process (imports, databases, a Java machine) is loaded then; workers that are
+        replaced because they are worn are warmed again.
+        """
+        _check_importable(spec)
+        self._warm = (spec, task)
+        for worker in self.workers:
+            self._start_warming(worker)
+
+    async def open(self, spec: EnvSpec, task: Task, prefix: Prefix | None = None) -> EnvHandle:
+        """Reset an environment, and bring it to the end of `prefix`. A deadline of its reset and of every replayed
+        action. Raises EnvFailure("diverged") if the replay is not what was recorded.
+        """
         _check_importable(spec)
         worker = await self._claim(int(spec.worker.get("envs_per_worker", 0)))
-        self._next += 1
-        lease = _Lease(self, worker, self._next, self._deadlines.of(spec))
-        handle = EnvHandle(lease.call, lease.release, self._counts)
-        return await handle.reset((spec.make, task, float(spec.worker.get("memory_gb", 0))))
+        lease = self._lease(worker, spec, prefix)
+        return await EnvHandle(lease.call, lease.release, self._counts).reset(_opening(spec, task, prefix))
 
     async def close(self) -> None:
-        await asyncio.gather(*(worker.close() for worker in self._workers))
+        """Kill all workers, whatever they are doing."""
+        for job in self._warming:
+            job.cancel()
+        await asyncio.gather(*(worker.close() for worker in self.workers))
+        await asyncio.gather(*self._warming, return_exceptions=True)
+        if self._end is not None:
+            self._end()
 
     async def __aenter__(self) -> EnvPool:
         return self
@@ -138,12 +97,20 @@ class EnvPool:
     ) -> None:
         await self.close()
 
+    def _lease(self, worker: Worker, spec: EnvSpec, prefix: Prefix | None = None) -> _Lease:
+        self._next += 1
+        return _Lease(self, worker, self._next, self._deadlines.of(spec, prefix), Wear.of(spec))
+
     async def _claim(self, limit: int) -> Worker:
-        """The worker with the fewest open episodes; waits while all are full (limit 0 is no limit)."""
+        """The worker with the fewest open episodes; waits while all are full (limit 0 is no limit) or worn.
+
+        Those who wait are served in the order in which they came.
+        """
         async with self._room:
             while True:
-                worker = min(self._workers, key=lambda worker: worker.load)
-                if not limit or worker.load < limit:
+                free = [worker for worker in self.workers if not worker.worn]
+                worker = min(free, key=lambda worker: worker.load, default=None)
+                if worker is not None and (not limit or worker.load < limit):
                     worker.load += 1
                     return worker
                 await self._room.wait()
@@ -152,14 +119,37 @@ class EnvPool:
         """The end of a lease."""
         async with self._room:
             worker.load -= 1
+            if worker.worn and not worker.load:
+                await worker.replace()
+                self._start_warming(worker)
             self._room.notify_all()
+
+    def _start_warming(self, worker: Worker) -> None:
+        if self._warm is None:
+            return
+        worker.load += 1
+        job = asyncio.ensure_future(self._warmed(worker, *self._warm))
+        self._warming.add(job)
+        job.add_done_callback(self._warming.discard)
+
+    async def _warmed(self, worker: Worker, spec: EnvSpec, task: Task) -> None:
+        lease = self._lease(worker, spec)
+        try:
+            await lease.call("open", _opening(spec, task, None))
+            outcome = "warmed"
+        except EnvFailure:
+            outcome = "warming_failed"  # the first episode meets the same fault, and reports it
+        finally:
+            await asyncio.shield(lease.release())
+        self._counts[outcome] += 1
 
 
 class _Lease:
     """One environment's place in a worker."""
 
-    def __init__(self, pool: EnvPool, worker: Worker, number: int, seconds: Mapping[str, float]):
-        self._pool, self._worker, self._number, self._seconds = pool, worker, number, seconds
+    def __init__(self, pool: EnvPool, worker: Worker, number: int, seconds: Mapping[str, float], wear: Wear):
+        self._pool, self._worker, self._number = pool, worker, number
+        self._seconds, self._wear = seconds, wear
         self._generation: list[int] = []  # filled when the worker takes up the first call
         self._exchange: asyncio.Future[tuple[dict[str, Any], float]] | None = None
 
@@ -183,16 +173,29 @@ class _Lease:
             raise EnvFailure(str(answer["failed"]), str(answer.get("message")))
         return answer["ok"]
 
+    @property
+    def _lives(self) -> bool:
+        """Whether the worker still is the process that was asked to open the environment."""
+        return bool(self._generation) and self._generation[0] == self._worker.generation
+
     async def release(self) -> None:
         """Close the environment, if its worker still has it, and give the place back."""
         try:
             if self._exchange is not None:  # a cancelled opening may still be on its way
                 await asyncio.wait([self._exchange])
-            if self._generation and self._generation[0] == self._worker.generation:
+            if self._lives:
+                resident = 0
                 with contextlib.suppress(EnvFailure):  # counted by call; the episode is over either way
-                    await self.call("close", None)
+                    resident = int((await self.call("close", None)).get("resident", 0))
+                if self._lives:
+                    self._worker.ended(self._wear, resident)
         finally:
             await self._pool.unclaim(self._worker)
+
+
+def _opening(spec: EnvSpec, task: Task, prefix: Prefix | None) -> tuple[Any, ...]:
+    """What a worker needs to open an environment (worker.answer)."""
+    return spec.make, task, prefix, float(spec.worker.get("memory_gb", 0))
 
 
 def _check_importable(spec: EnvSpec) -> None:

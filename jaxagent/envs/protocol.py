@@ -34,7 +34,11 @@ class Env(Protocol):
 
 @runtime_checkable
 class Snapshots(Protocol):
-    """An `Env` with a cheap copy of its state; others are replayed from the start (envs/replay.py)."""
+    """An `Env` with a cheap copy of its state; others are replayed from the start (envs/replay.py).
+
+    The copy must hold all that later steps and the verdict depend on. Where a part of the state cannot be copied (the
+    namespace of an interpreter in another process), leave snapshots out: a replay is exact.
+    """
 
     def snapshot(self) -> bytes:
         """The state of an open episode, for `restore` in any process of the same version."""
@@ -66,7 +70,8 @@ class EnvSpec:
     max_steps: the benchmark's step limit; runs may lower it.
     expert:    (task, rng, sloppiness in [0, 1]) -> a scripted policy for demonstrations; 0 never errs.
     worker:    what an environment needs of its process: step_s (deadline of an action, seconds), memory_gb (address
-               space of a worker), envs_per_worker (open at once; 0 is no limit).
+               space of a worker), envs_per_worker (open at once; 0 is no limit), episodes_per_worker and growth_gb
+               (when a worker is replaced by a fresh one, see limits.Wear).
     rehearse:  like `make`, for the expert's own play in the trainer's process: trusted code, no sandbox needed.
     """
 

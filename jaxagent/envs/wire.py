@@ -6,6 +6,8 @@ field, on both sides, and anything else is `EnvFailure("garbage")`; so `info` mu
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import math
 from collections.abc import Mapping
@@ -14,7 +16,9 @@ from typing import Any
 from jaxagent.errors import EnvFailure
 from jaxagent.types import Evaluation, ExecStatus, Message, StepResult
 
-MAX_TEXT = 16 << 20  # characters of one observation; the rollout cuts far below that
+MAX_TEXT = 4 << 20  # characters of one observation; the rollout cuts far below that
+MAX_ANSWER = 8 * MAX_TEXT  # bytes of one answer as JSON; a character takes 6 at most
+MAX_STATE = 16 << 20  # bytes of a snapshot
 
 
 def encode(value: object) -> dict[str, Any]:
@@ -46,9 +50,12 @@ def encode(value: object) -> dict[str, Any]:
     else:
         raise EnvFailure("garbage", f"the environment answered {type(value).__name__}, not a StepResult")
     try:
-        return json.loads(json.dumps(fields, allow_nan=False))
+        text = json.dumps(fields, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as exc:
         raise EnvFailure("garbage", f"the environment's answer is not JSON-serialisable: {exc}") from exc
+    if len(text) >= MAX_ANSWER:
+        raise EnvFailure("garbage", f"an answer of {len(text)} bytes; expected less than {MAX_ANSWER}")
+    return json.loads(text)
 
 
 def decode_step(fields: Mapping[str, Any]) -> StepResult:
@@ -85,6 +92,27 @@ def decode_evaluation(fields: Mapping[str, Any]) -> Evaluation:
         failures=tuple(_text(str(failure)) for failure in failures),
         info=_typed(fields, "info", dict),
     )
+
+
+def encode_state(state: object) -> dict[str, Any]:
+    """A snapshot, or None of an environment that has none."""
+    if state is None:
+        return {"record": "snapshot", "state": None}
+    if not isinstance(state, bytes) or len(state) > MAX_STATE:
+        came = f"{len(state)} bytes" if isinstance(state, bytes) else type(state).__name__
+        raise EnvFailure("garbage", f"a snapshot of {came}; expected bytes, at most {MAX_STATE}")
+    return {"record": "snapshot", "state": base64.b64encode(state).decode()}
+
+
+def decode_state(fields: Mapping[str, Any]) -> bytes | None:
+    """Checked snapshot. Raises EnvFailure("garbage")."""
+    _expect(fields, "snapshot")
+    if fields.get("state") is None:
+        return None
+    try:
+        return base64.b64decode(_typed(fields, "state", str), validate=True)
+    except binascii.Error as exc:
+        raise EnvFailure("garbage", f"a snapshot that is not base64: {exc}") from exc
 
 
 def _messages(pairs: list[Any]) -> tuple[Message, ...]:

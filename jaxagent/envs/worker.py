@@ -1,7 +1,8 @@
 """One environment worker: hosts many Env instances and answers one request at a time.
 
-Started by envs/pool.py with one inherited socket. Requests are pickled tuples `(operation, env id,
-argument)`, answers are JSON objects: {"ok": record} or {"failed": kind, "message": text}. Never imports jax.
+Started by local_process.py with one inherited socket; ray_pool.py has the same table in an actor. Requests are
+pickled tuples `(operation, env id, argument)`, answers are JSON objects: {"ok": record} or {"failed": kind,
+"message": text}. Never imports jax.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ import struct
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from jaxagent.envs.protocol import Env
-from jaxagent.envs.wire import encode
+from jaxagent.envs.protocol import Env, Snapshots
+from jaxagent.envs.replay import Prefix, open_at
+from jaxagent.envs.wire import encode, encode_state
 from jaxagent.errors import EnvFailure
 from jaxagent.types import Action, Task
 
@@ -34,11 +38,14 @@ class EnvTable:
 
     def __init__(self) -> None:
         self._envs: dict[int, Env] = {}
+        self.start_bytes = _memory()[0]
 
-    def open(self, number: int, make: Callable[[], Env], task: Task) -> dict[str, Any]:
+    def open(
+        self, number: int, make: Callable[[], Env], task: Task, prefix: Prefix | None = None
+    ) -> dict[str, Any]:
+        """Reset, or go to the end of a prefix; the result from which the episode goes on."""
         with _failing_as("reset"):
-            env = self._envs[number] = make()
-            return encode(env.reset(task))
+            return encode(open_at(make, task, prefix, keep=partial(self._envs.__setitem__, number)))
 
     def step(self, number: int, action: Action) -> dict[str, Any]:
         with _failing_as("raised"):
@@ -47,6 +54,11 @@ class EnvTable:
     def evaluate(self, number: int) -> dict[str, Any]:
         with _failing_as("raised"):
             return encode(self._env(number).evaluate())
+
+    def snapshot(self, number: int) -> dict[str, Any]:
+        env = self._env(number)
+        with _failing_as("raised"):
+            return encode_state(env.snapshot() if isinstance(env, Snapshots) else None)
 
     def close(self, number: int) -> dict[str, Any]:
         env = self._envs.pop(number, None)
@@ -78,35 +90,51 @@ def main(fd: int) -> None:
     channel, table = socket.socket(fileno=fd), EnvTable()
     _send(channel, {"ok": {"record": "none"}, "pid": os.getpid()})
     while (data := _receive(channel)) is not None:
-        try:
-            answer = {"ok": _serve(table, *pickle.loads(data))}
-        except EnvFailure as exc:
-            answer = {"failed": exc.kind, "message": str(exc)}
-        except (
-            Exception
-        ) as exc:  # the request could not be unpickled: a factory that this process cannot import
-            answer = {"failed": "reset", "message": f"{type(exc).__name__}: {exc}"}
-        _send(channel, answer)
+        _send(channel, answer(table, data))
+
+
+def answer(table: EnvTable, request: bytes) -> dict[str, Any]:
+    """One request's answer, whatever the environment does short of ending the process."""
+    try:
+        return {"ok": _serve(table, *pickle.loads(request))}
+    except EnvFailure as exc:
+        return {"failed": exc.kind, "message": str(exc)}
+    except Exception as exc:  # it could not be unpickled: a factory that this process cannot import
+        return {"failed": "reset", "message": f"{type(exc).__name__}: {exc}"}
 
 
 def _serve(table: EnvTable, operation: str, number: int, argument: Any) -> dict[str, Any]:
     if operation == "open":
-        make, task, memory_gb = argument
+        make, task, prefix, memory_gb = argument
         if memory_gb:
-            _limit_memory(memory_gb)
-        return table.open(number, make, task)
+            _limit_memory(memory_gb, table.start_bytes)
+        return table.open(number, make, task, prefix)
     if operation == "step":
         return table.step(number, argument)
     if operation == "evaluate":
         return table.evaluate(number)
-    return table.close(number)
+    if operation == "snapshot":
+        return table.snapshot(number)
+    return {**table.close(number), "resident": _memory()[1]}
 
 
-def _limit_memory(gigabytes: float) -> None:
-    """Address space of this worker; more than that is a MemoryError in the environment that asked for it."""
+def _limit_memory(gigabytes: float, start: int) -> None:
+    """Address space of this worker beyond what it started with (a Ray worker maps gigabytes of shared memory).
+
+    More than that is a MemoryError in the environment that asked for it.
+    """
     with contextlib.suppress(ValueError, OSError):  # macOS refuses RLIMIT_AS
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        resource.setrlimit(resource.RLIMIT_AS, (int(gigabytes * 2**30), hard))
+        resource.setrlimit(resource.RLIMIT_AS, (start + int(gigabytes * 2**30), hard))
+
+
+def _memory() -> tuple[int, int]:
+    """Address space and resident set of this process in bytes; outside Linux (0, the largest resident set so far)."""
+    try:
+        pages = Path("/proc/self/statm").read_text().split()
+    except OSError:
+        return 0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(pages[0]) * resource.getpagesize(), int(pages[1]) * resource.getpagesize()
 
 
 def _send(channel: socket.socket, message: dict[str, Any]) -> None:

@@ -1,43 +1,69 @@
-"""The pool's end of one worker process: start, one exchange at a time, kill and replace."""
+"""The pool's end of one worker: its process, one exchange at a time, killed and replaced.
+
+A `Process` starts, serves requests and is killed; local_process.py and ray_pool.py are the two kinds. `Worker` owns
+one at a time and does what both need: order, generations, counts, wear.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import socket
-import subprocess
-import sys
 import time
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from jaxagent.envs.wire import MAX_TEXT
-from jaxagent.envs.worker import HEADER
+from jaxagent.envs.limits import Wear
+from jaxagent.envs.wire import MAX_ANSWER
 
-MAX_ANSWER = 8 * MAX_TEXT
-_BOOT = "import sys; sys.path[:] = {path!r}; from jaxagent.envs import worker; worker.main({fd})"
+FRAME = 1 << 10  # bytes around an answer's record
 
 
 class Lost(Exception):
-    """The worker is gone, and with it all its environments. kind: "hang" | "died" | "garbage"."""
+    """The worker is gone, and with it all its environments. kind: "hang" | "died" | "garbage" of
+    the call that it was lost in, "evicted" for the other episodes that it hosted.
+    """
 
     def __init__(self, kind: str, message: str):
         super().__init__(message)
         self.kind = kind
 
 
-class Worker:
-    """Owner of one worker process. `generation` counts its processes: environments live in exactly one."""
+class Process(Protocol):
+    """One process with an EnvTable (worker.py). Its methods raise Lost; then it is killed and never used again."""
 
-    def __init__(self, start_s: float, counts: Counter[str]):
+    pid: int
+
+    async def start(self, seconds: float) -> None: ...
+
+    async def ask(self, request: bytes, seconds: float) -> dict[str, Any]: ...
+
+    def kill(self) -> None:
+        """End it and what it started. May be called in any state, during an `ask` too."""
+        ...
+
+
+class Worker:
+    """Owner of one worker process. `generation` counts its processes: environments live in exactly one.
+
+    load: open episodes, kept by the pool. worn: takes no new episodes and is replaced when the last one ends.
+    """
+
+    def __init__(self, launch: Callable[[], Process], start_s: float, counts: Counter[str]):
         self.load = 0
         self.generation = 0
-        self._start_s, self._counts = start_s, counts
+        self.worn = False
+        self._launch, self._start_s, self._counts = launch, start_s, counts
         self._lock = asyncio.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._process: Process | None = None
+        self._closed = False
         self._last_loss = ""
+        self._served = self._first_bytes = 0
+
+    @property
+    def pid(self) -> int:
+        """Of the running process; 0 if there is none."""
+        return self._process.pid if self._process else 0
 
     async def exchange(
         self, request: bytes, seconds: float, generation: list[int]
@@ -49,83 +75,72 @@ class Worker:
         """
         async with self._lock:
             if generation and generation[0] != self.generation:
-                raise Lost("died", f"its worker was replaced: {self._last_loss}")
-            if self._process is None:
-                await self._start()
-            if not generation:
-                generation.append(self.generation)
-            start = time.monotonic()
-            answer = await self._ask(request, seconds)
-            return answer, time.monotonic() - start
+                raise Lost("evicted", f"its worker was replaced: {self._last_loss}")
+            try:
+                process = self._process or await self._start()
+                if not generation:
+                    generation.append(self.generation)
+                start = time.monotonic()
+                return await process.ask(request, seconds), time.monotonic() - start
+            except Lost as lost:
+                self._lose(f"{lost.kind}: {lost}")
+                raise
+            except (
+                asyncio.CancelledError
+            ):  # the pool is torn down in mid-exchange: the process is out of step
+                self._lose("died: the exchange was cancelled")
+                raise
+
+    def ended(self, wear: Wear, resident: int) -> None:
+        """An episode was closed; `resident` bytes are in use."""
+        self._served += 1
+        self._first_bytes = self._first_bytes or resident
+        self.worn = self.worn or wear.is_over(self._served, self._first_bytes, resident)
+
+    async def replace(self) -> None:
+        """End a worn process; the next exchange starts a fresh one."""
+        async with self._lock:
+            self._counts["recycled"] += 1
+            self._last_loss = "it was worn"
+            self._end()
 
     async def close(self) -> None:
-        async with self._lock:
-            self._kill()
-
-    async def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        path = [entry or os.getcwd() for entry in sys.path]
-        threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _BOOT.format(path=path, fd=theirs.fileno())],
-            env={**os.environ, **threads},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(),),
-            start_new_session=True,
-        )
-        theirs.close()
-        self.generation += 1
-        self._streams = await asyncio.open_connection(sock=ours)
-        await self._ask(None, self._start_s)
-
-    async def _ask(self, request: bytes | None, seconds: float) -> dict[str, Any]:
-        assert self._streams is not None
-        reader, writer = self._streams
-        try:
-            async with asyncio.timeout(seconds):
-                if request is not None:
-                    writer.write(HEADER.pack(len(request)) + request)
-                    await writer.drain()
-                size = HEADER.unpack(await reader.readexactly(HEADER.size))[0]
-                if size > MAX_ANSWER:
-                    raise ValueError(f"an answer of {size} bytes")
-                answer = json.loads(await reader.readexactly(size))
-            if not isinstance(answer, dict) or not ({"ok", "failed"} & set(answer)):
-                raise ValueError("an answer that is neither ok nor failed")
-            return answer
-        except TimeoutError:
-            raise self._lose("hang", f"no answer in {seconds:g} s") from None
-        except (asyncio.IncompleteReadError, ConnectionError) as exc:
-            raise self._lose("died", self._obituary()) from exc
-        except (ValueError, RecursionError) as exc:
-            raise self._lose("garbage", str(exc)) from exc
-        except (
-            asyncio.CancelledError
-        ):  # the pool is being torn down in mid-exchange: the stream is out of step
-            self._lose("died", "the exchange was cancelled")
-            raise
-
-    def _obituary(self) -> str:
-        assert self._process is not None
-        try:
-            code = self._process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            return "it closed its socket"
-        return f"killed by signal {-code}" if code < 0 else f"it ended with exit code {code}"
-
-    def _lose(self, kind: str, message: str) -> Lost:
-        self._kill()
-        self._counts["restarts"] += 1
-        self._last_loss = f"{kind}: {message}"
-        return Lost(kind, message)
-
-    def _kill(self) -> None:
-        if self._streams is not None:
-            self._streams[1].transport.abort()
-            self._streams = None
+        """End it for good. An exchange that is going on is lost: nobody waits for a hanging environment."""
+        self._closed = True
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+        async with self._lock:
+            self._end()
+
+    async def _start(self) -> Process:
+        if self._closed:
+            raise Lost("died", "the pool is closed")
+        self._process = self._launch()
+        self.generation += 1
+        await self._process.start(self._start_s)
+        return self._process
+
+    def _lose(self, why: str) -> None:
+        self._counts["restarts"] += not self._closed
+        self._last_loss = why
+        self._end()
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
             self._process = None
             self.generation += 1  # handles of the dead process are stale from now on
+        self._served, self._first_bytes, self.worn = 0, 0, False
+
+
+def parsed(data: bytes) -> dict[str, Any]:
+    """A worker's answer. Raises Lost("garbage")."""
+    try:
+        if len(data) > MAX_ANSWER + FRAME:
+            raise ValueError(f"an answer of {len(data)} bytes")
+        answer = json.loads(data)
+        if not isinstance(answer, dict) or not ({"ok", "failed"} & set(answer)):
+            raise ValueError("an answer that is neither ok nor failed")
+        return answer
+    except (ValueError, RecursionError) as exc:
+        raise Lost("garbage", str(exc)) from exc

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 
 from jaxagent.credit.gvpo import failed_step
+from jaxagent.eval.usage import usage
 from jaxagent.types import ExecStatus, Metrics, Status, Step, Trajectory
 
 _FENCE = re.compile(r"^\s*```\w*\s*$", re.MULTILINE)
@@ -65,17 +66,24 @@ def behaviour_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
 
 
 def cost_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
-    """Turns, sampled tokens and all tokens a rollout; share of rollouts that ended at a limit."""
+    """Turns, sampled tokens and all tokens a rollout; share of rollouts that ended at a limit.
+
+    Tokens are left out if nobody counted those of one rollout.
+    """
     if not trajectories:
         return {}
     n = len(trajectories)
     limits = (Status.STEP_LIMIT, Status.LENGTH)
-    return {
+    metrics: Metrics = {
         "turns": sum(len(t.steps) for t in trajectories) / n,
-        "action_tokens": sum(step.ids_T.size for t in trajectories for step in t.steps) / n,
-        "total_tokens": sum(segment.ids_T.size for t in trajectories for segment in t.segments) / n,
         "at_limit": sum(t.status in limits for t in trajectories) / n,
     }
+    counts = [usage(trajectory) for trajectory in trajectories]
+    known = [count for count in counts if count is not None]
+    if len(known) == n:
+        metrics["action_tokens"] = sum(sum(count.sampled) for count in known) / n
+        metrics["total_tokens"] = sum(sum(count.processed) for count in known) / n
+    return metrics
 
 
 def inference_flops(parameters: int, *, layers: int, width: int, lengths: Sequence[int]) -> float:

@@ -4,15 +4,17 @@ return.
     scenario A: tasks [1, 1, 1], scenario B: [1, 0, 1]      TGC 83.3 (tasks solved), SGC 50 (scenarios all
     solved)
 
-A task that was asked for and has no finished rollout counts as not solved in TGC and SGC, and is reported.
+A task that was asked for and has no finished rollout is reported ("missing"). Within a training run it counts as not
+solved (`missing_fails`); `jaxagent eval` leaves it out, says so, and plays it when it is started again.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import comb
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -37,6 +39,13 @@ class TaskRecord:
     completion: tuple[float, ...]  # fraction of the unit tests passed
     turns: tuple[int, ...]
     status: tuple[str, ...]
+    score: tuple[float, ...] = ()  # the benchmark's own, `Evaluation.info["score"]`; empty where it has none
+
+
+def read_record(fields: Mapping[str, Any]) -> TaskRecord:
+    """From JSON, which has lists where the record has tuples."""
+    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+    return TaskRecord(**values)
 
 
 def task_records(trajectories: Sequence[Trajectory], tasks: Sequence[Task]) -> list[TaskRecord]:
@@ -59,6 +68,7 @@ def task_records(trajectories: Sequence[Trajectory], tasks: Sequence[Task]) -> l
             completion=tuple(_completion(t) for t in done),
             turns=tuple(len(t.steps) for t in done),
             status=tuple(t.status.value for t in done),
+            score=_official(done),
         )
         records.append(record)
     return records
@@ -69,6 +79,13 @@ def _completion(trajectory: Trajectory) -> float:
     return (
         verdict.passed / verdict.total if verdict is not None and verdict.total else float(trajectory.success)
     )
+
+
+def _official(done: Sequence[Trajectory]) -> tuple[float, ...]:
+    """The benchmark's scores, if it gave one to every rollout."""
+    scores = [t.evaluation.info.get("score") if t.evaluation else None for t in done]
+    numbers = [float(s) for s in scores if isinstance(s, int | float)]
+    return tuple(numbers) if len(numbers) == len(done) else ()
 
 
 # --- k samples a task ------------------------------------------------------------------------------------
@@ -98,6 +115,16 @@ def pass_hat_k(n: int, c: int, k: int) -> float:
     return comb(c, k) / comb(n, k)
 
 
+def best_of_k(values: Sequence[float | bool], k: int) -> float:
+    """Mean of the largest of k values over all choices of k of them: sum_i x_(i) C(i-1, k-1) / C(n, k), x ascending.
+
+    pass@k for values 0 and 1. Drawing with replacement, as is common, is biased low: 1 of 4 correct is 0.684 at k = 4.
+    """
+    _check_samples(len(values), 0, k)
+    ways = comb(len(values), k)
+    return sum(value * comb(i, k - 1) for i, value in enumerate(sorted(values))) / ways
+
+
 def _check_samples(n: int, c: int, k: int) -> None:
     if not 1 <= k <= n:
         raise DataError(f"k={k} is undefined for {n} samples a task; draw at least k samples of every task")
@@ -113,45 +140,119 @@ def task_scores(records: Sequence[TaskRecord]) -> Float[np.ndarray, "P"]:
     return np.array([np.mean(record.success) if record.success else 0.0 for record in records], np.float64)
 
 
-def scenario_scores(records: Sequence[TaskRecord]) -> Float[np.ndarray, "C"]:
-    """Of each scenario, the share of rollout numbers at which every one of its tasks passes."""
-    numbers = sorted({number for record in records for number in record.rollout}) or [0]
-    passed: dict[str, list[set[int]]] = defaultdict(list)
+def scenario_scores(records: Sequence[TaskRecord], *, missing_fails: bool = True) -> Float[np.ndarray, "C"]:
+    """Of each scenario, the share of rollout numbers at which every one of its tasks passes.
+
+    missing_fails: a rollout that is not there fails. Otherwise only numbers count at which all tasks of the scenario
+    finished, and a scenario without any is left out.
+    """
+    every = {number for record in records for number in record.rollout} or {0}
+    by_scenario: dict[str, list[TaskRecord]] = defaultdict(list)
     for record in records:
-        passed[record.scenario or record.task_id].append(
-            {number for number, success in zip(record.rollout, record.success, strict=True) if success}
-        )
-    return np.array([len(set.intersection(*sets)) / len(numbers) for sets in passed.values()], np.float64)
+        by_scenario[record.scenario or record.task_id].append(record)
+    shares = []
+    for members in by_scenario.values():
+        numbers = every if missing_fails else set.intersection(*(set(r.rollout) for r in members))
+        solved = set.intersection(*(_solved(record) for record in members))
+        if numbers:
+            shares.append(len(solved & numbers) / len(numbers))
+    return np.array(shares, np.float64)
 
 
-def record_metrics(records: Sequence[TaskRecord]) -> Metrics:
-    """TGC and SGC in percent with 95 % intervals (`_low`, `_high`), completion, pass@k, splits by kind of
-    task.
+def _solved(record: TaskRecord) -> set[int]:
+    return {number for number, success in zip(record.rollout, record.success, strict=True) if success}
 
-    pass_at_k and pass_hat_k are fractions, for powers of two up to the fewest samples that a finished task
-    has.
+
+def record_metrics(records: Sequence[TaskRecord], *, missing_fails: bool = True) -> Metrics:
+    """TGC and SGC in percent with 95 % intervals (`_low`, `_high`), completion, pass@k, splits by kind of task.
+
+    pass_at_k and pass_hat_k are fractions, for powers of two up to the fewest samples that a finished task has.
+    Without `missing_fails` everything is over finished tasks, and nothing is returned beside the counts if there are
+    none.
     """
     if not records:
         raise DataError("there are no tasks to evaluate; check the split")
-    metrics: Metrics = {"tasks": float(len(records)), "missing": float(sum(not r.success for r in records))}
-    for name, value_P in (("tgc", task_scores(records)), ("sgc", scenario_scores(records))):
-        low, high = interval(value_P)
-        metrics |= {name: 100 * float(value_P.mean()), f"{name}_low": 100 * low, f"{name}_high": 100 * high}
-    metrics["completion"] = float(np.mean([sum(r.completion) / max(len(r.completion), 1) for r in records]))
     done = [record for record in records if record.success]
+    counted = records if missing_fails else done
+    metrics: Metrics = {"tasks": float(len(records)), "missing": float(len(records) - len(done))}
+    if not counted:
+        return metrics
+    scores = {"tgc": task_scores(counted), "sgc": scenario_scores(records, missing_fails=missing_fails)}
+    for name, value_P in scores.items():
+        if value_P.size:
+            low, high = interval(value_P)
+            metrics |= {
+                name: 100 * float(value_P.mean()),
+                f"{name}_low": 100 * low,
+                f"{name}_high": 100 * high,
+            }
+    completion_P = np.array([sum(r.completion) / max(len(r.completion), 1) for r in counted])
+    metrics["completion"] = float(completion_P.mean())
+    metrics["completion_low"], metrics["completion_high"] = interval(completion_P)
+    return metrics | _sample_metrics(done) | _score_metrics(done) | _kind_metrics(records, missing_fails)
+
+
+def _sample_metrics(done: Sequence[TaskRecord]) -> Metrics:
+    """What several samples a task say; powers of two up to the fewest, and that number itself for avg and best."""
+    metrics: Metrics = {}
     fewest = min((len(record.success) for record in done), default=0)
     for k in (2**i for i in range(fewest.bit_length())):
-        metrics[f"pass_at_{k}"] = float(np.mean([pass_at_k(len(r.success), sum(r.success), k) for r in done]))
-        metrics[f"pass_hat_{k}"] = float(
-            np.mean([pass_hat_k(len(r.success), sum(r.success), k) for r in done])
-        )
-    kinds: dict[str, list[TaskRecord]] = defaultdict(list)
-    for record in records:
-        kinds[f"difficulty_{record.difficulty}"].append(record)
-        if record.type:
-            kinds[f"type_{record.type}"].append(record)
-    for kind, members in sorted(kinds.items()):
-        metrics[f"tgc_{kind}"] = 100 * float(task_scores(members).mean())
-        if kind.startswith("difficulty_"):  # a scenario's tasks have one difficulty, but several types
-            metrics[f"sgc_{kind}"] = 100 * float(scenario_scores(members).mean())
+        metrics[f"pass_at_{k}"] = _mean(pass_at_k(len(r.success), sum(r.success), k) for r in done)
+        metrics[f"pass_hat_{k}"] = _mean(pass_hat_k(len(r.success), sum(r.success), k) for r in done)
+    if fewest > 1:
+        metrics[f"avg_at_{fewest}"] = _mean(_mean(r.success) for r in done)
+        metrics[f"best_at_{fewest}"] = _mean(best_of_k(r.success, fewest) for r in done)
+        metrics["tgc_std"] = 100 * _deviation_of_runs(done)
     return metrics
+
+
+def _deviation_of_runs(done: Sequence[TaskRecord]) -> float:
+    """Sample standard deviation of the success over rollout numbers that every task has (mean ± std of n runs)."""
+    common = sorted(set.intersection(*(set(record.rollout) for record in done)))
+    means = [_mean(number in _solved(record) for record in done) for number in common]
+    return float(np.std(means, ddof=1)) if len(means) > 1 else 0.0
+
+
+def _score_metrics(done: Sequence[TaskRecord]) -> Metrics:
+    """The benchmark's score over tasks, in the unit of its verdicts, if every finished task has one.
+
+    Not called "score": that is often among the environment's own metrics, times 100.
+    """
+    if not done or not all(record.score for record in done):
+        return {}
+    score_P = np.array([_mean(record.score) for record in done])
+    low, high = interval(score_P)
+    fewest = min(len(record.score) for record in done)
+    best = (
+        {f"task_score_best_at_{fewest}": _mean(best_of_k(r.score, fewest) for r in done)}
+        if fewest > 1
+        else {}
+    )
+    return {"task_score": float(score_P.mean()), "task_score_low": low, "task_score_high": high, **best}
+
+
+def _kind_metrics(records: Sequence[TaskRecord], missing_fails: bool) -> Metrics:
+    """TGC by difficulty and type, SGC by difficulty: a scenario's tasks have one difficulty, but several types."""
+    metrics: Metrics = {}
+    for kind, members in kinds(records).items():
+        counted = members if missing_fails else [record for record in members if record.success]
+        if counted:
+            metrics[f"tgc_{kind}"] = 100 * float(task_scores(counted).mean())
+        sgc_C = scenario_scores(members, missing_fails=missing_fails)
+        if kind.startswith("difficulty_") and sgc_C.size:
+            metrics[f"sgc_{kind}"] = 100 * float(sgc_C.mean())
+    return metrics
+
+
+def kinds(records: Sequence[TaskRecord]) -> dict[str, list[TaskRecord]]:
+    """ "difficulty_2", "type_pick" … -> its tasks, sorted by name."""
+    found: dict[str, list[TaskRecord]] = defaultdict(list)
+    for record in records:
+        found[f"difficulty_{record.difficulty}"].append(record)
+        if record.type:
+            found[f"type_{record.type}"].append(record)
+    return dict(sorted(found.items()))
+
+
+def _mean(values: Iterable[float | bool]) -> float:
+    return float(np.mean(list(values)))

@@ -10,7 +10,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from jaxagent.errors import ConfigError, RolloutError
@@ -25,7 +25,10 @@ Rollout = Callable[[Sequence[Plan], Sampling], Awaitable[Sequence[Group]]]
 
 @dataclass(frozen=True)
 class EvalResult:
-    """mode: "greedy" or "sampled". metrics: see eval/metrics.py and eval/behaviour.py."""
+    """mode: "greedy" or "sampled". metrics: see eval/metrics.py and eval/behaviour.py; equal for equal episodes.
+
+    own: names of the metrics that are the environment's. cost: measured seconds (eval/cost.py).
+    """
 
     split: str
     mode: str
@@ -34,6 +37,8 @@ class EvalResult:
     records: tuple[TaskRecord, ...]
     dropped: dict[str, int]
     seconds: float
+    own: tuple[str, ...] = ()
+    cost: Metrics = field(default_factory=dict)
 
     @property
     def named(self) -> Metrics:
@@ -53,10 +58,12 @@ async def evaluate(
     sampling: Sampling,
     n: int = 1,
     split: str = "",
+    missing_fails: bool = True,
     benchmark: Callable[[Sequence[Trajectory]], Metrics] | None = None,
 ) -> EvalResult:
     """Run every task n times under `sampling` and measure.
 
+    missing_fails: whether a task without a finished rollout counts as not solved, or is left out.
     benchmark: the environment's own metrics (`EnvSpec.metrics`); a name that is also ours keeps our value,
     which counts missing tasks.
     """
@@ -74,20 +81,21 @@ async def evaluate(
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     _check_counts(trajectories, n)
     records = task_records(trajectories, tasks)
-    metrics = {
-        **(benchmark(trajectories) if benchmark and trajectories else {}),
+    own = benchmark(trajectories) if benchmark and trajectories else {}
+    ours = {
         **behaviour_metrics(trajectories),
         **cost_metrics(trajectories),
-        **record_metrics(records),
+        **record_metrics(records, missing_fails=missing_fails),
     }
     return EvalResult(
         split=split or tasks[0].split,
         mode="greedy" if greedy else "sampled",
         n=n,
-        metrics=metrics,
+        metrics={**own, **ours},
         records=tuple(records),
         dropped=dict(Counter(dropped.reason for group in groups for dropped in group.dropped)),
         seconds=time.perf_counter() - start,
+        own=tuple(name for name in own if name not in ours),
     )
 
 

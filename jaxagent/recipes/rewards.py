@@ -2,7 +2,7 @@
 
 reward: success
 reward: {outcome: test_fraction, format: 0.2, tool: 0.1, length: {target: 10}, cap: 0.3}
-reward: {judge: {models: [{url: "https://…/v1", model: …}], rubric: [{name: polite, question: "Is it polite?"}]}}
+reward: {judge: {models: [{base_url: "https://…/v1", model: …}], rubric: [{name: polite, question: "Is it polite?"}]}}
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from jaxagent.auxlm.background import Background
-from jaxagent.auxlm.client import AuxLimits, AuxLM
-from jaxagent.auxlm.endpoint import EndpointBackend, EndpointConfig
+from jaxagent.auxlm.blocking import EndpointOptions
 from jaxagent.config import Record
 from jaxagent.rewards import shaping
 from jaxagent.rewards.judge import Combine, Criterion, Fallback, Judge
@@ -64,18 +63,17 @@ class CriterionOptions(Record):
     rule: Literal["", "success"] = ""
 
 
-class EndpointOptions(Record):
-    """An OpenAI-compatible endpoint; its key is read from the environment variable `key_env`."""
+class JudgeModel(EndpointOptions):
+    """A judge reads whole episodes, and no environment's deadline waits for it."""
 
-    url: str
-    model: str
-    key_env: str = ""
+    timeout_s: float = Field(default=120.0, gt=0)
+    longest_wait_s: float = Field(default=60.0, ge=0)
 
 
 class JudgeOptions(Record):
     """See rewards/judge.py."""
 
-    models: tuple[EndpointOptions, ...] = Field(min_length=1)
+    models: tuple[JudgeModel, ...] = Field(min_length=1)
     rubric: tuple[CriterionOptions, ...] = Field(min_length=1)
     combine: Combine = "median"
     fallback: Fallback = "rule"
@@ -148,8 +146,5 @@ def _judge(options: JudgeOptions) -> Judge:
         Criterion(c.name, c.question, c.weight, (lambda t: bool(success(t))) if c.rule else None)
         for c in options.rubric
     ]
-    judges = [
-        Background(AuxLM(EndpointBackend(EndpointConfig(m.url, m.model, api_key_env=m.key_env)), AuxLimits()))
-        for m in options.models
-    ]
+    judges = [Background(model.aux()) for model in options.models]
     return Judge(rubric, judges, how=options.combine, fallback=options.fallback)

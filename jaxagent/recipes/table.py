@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 
 from jaxagent.errors import ConfigError
-from jaxagent.recipes import grpo, gvpo, loop, sft, skill_sd
+from jaxagent.recipes import gigpo, grpo, gvpo, loop, sft, skill_sd
 from jaxagent.recipes.base import Recipe
 
 RECIPES: Mapping[str, Recipe] = {
@@ -14,6 +14,7 @@ RECIPES: Mapping[str, Recipe] = {
     "grpo": grpo.RECIPE,
     "loop": loop.RECIPE,
     "gvpo": gvpo.RECIPE,
+    "gigpo": gigpo.RECIPE,
     "skill_sd": skill_sd.RECIPE,
 }
 

@@ -7,7 +7,7 @@ escaped, it may hold anything.
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -45,34 +45,42 @@ def write_page(
     parts = [f"<h1>{escape(title)}</h1>"]
     if result is not None:
         parts += [f"<p>{escape(summary(result))}</p>", "<h2>Evaluations</h2>", _evaluations(result)]
-    parts += [_picture(picture) for picture in pictures]
+    parts += [picture(path) for path in pictures]
     if trajectories:
         parts += ["<h2>Trajectories</h2>", _viewer(trajectories)]
+    return write_parts(path, title=title, parts=[*parts, f"<script>{_SCRIPT}</script>"])
+
+
+def write_parts(path: Path, *, title: str, parts: Sequence[str]) -> Path:
+    """A page of ready HTML in the one style."""
     page = (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title>"
         f"<style>{_STYLE}</style>"
-        f"<body>{''.join(parts)}<script>{_SCRIPT}</script></body></html>\n"
+        f"<body>{''.join(parts)}</body></html>\n"
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page)
     return path
 
 
-def _picture(path: Path) -> str:
+def picture(path: Path) -> str:
+    """A picture inside the page."""
     data = base64.b64encode(path.read_bytes()).decode()
     return f'<p><img alt="{escape(path.stem)}" src="data:image/png;base64,{data}"></p>'
 
 
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Texts as an HTML table; they are escaped."""
+    top = "".join(f"<th>{escape(name)}</th>" for name in head)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
+    return f"<table><tr>{top}</tr>{body}</table>"
+
+
 def _evaluations(result: Result) -> str:
     moments, rows = evaluation_rows(result)
-    head = "".join(f"<th>{escape(name)}</th>" for name in ("split", "mode", *moments))
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td>{escape(text)}</td>" for text in (split, mode, *(_cell(found, w) for w in moments)))
-        for (split, mode), found in rows.items()
-    )
+    cells = ((split, mode, *(_cell(found, w) for w in moments)) for (split, mode), found in rows.items())
     note = "<p class=note>TGC [95 % interval] / SGC, percent</p>"
-    return f"<table><tr>{head}</tr>{body}</table>{note}"
+    return table(("split", "mode", *moments), cells) + note
 
 
 def _cell(found: dict[str, Any], when: str) -> str:

@@ -25,11 +25,11 @@ from jaxagent.auxlm.role import Payload, Role
 from jaxagent.errors import ConfigError
 from jaxagent.rewards.outcome import success
 from jaxagent.rewards.returns import PARTS
-from jaxagent.types import Dropped, Group, Trajectory
+from jaxagent.types import Dropped, Group, Step, Trajectory
 
 Combine = Literal["majority", "median", "mean_minus_std", "min"]
 Fallback = Literal["rule", "sign", "drop"]
-SHOWN_STEPS, SHOWN_CHARS = 40, 2000
+SHOWN_STEPS, SHOWN_CHARS = 40, 2000  # of an episode; of a text
 
 
 @dataclass(frozen=True)
@@ -90,15 +90,20 @@ def combine(scores: Sequence[float], how: Combine) -> float:
 
 
 def judge_payload(trajectory: Trajectory) -> dict[str, Any]:
-    """What a judge sees: the opening's user messages and the steps, long texts cut with a mark."""
+    """What a judge sees: the opening's user messages and the steps, long texts cut with a mark.
+
+    Of a long episode the first and the last steps: how it ended decides most criteria, and an agent that could fill the
+    judge's view before its last steps would hide them.
+    """
     asked = [message.content for message in trajectory.prompt.messages if message.role == "user"]
     steps = [
         {
+            "number": step.k + 1,
             "message": _cut(step.text),
             "status": str(step.exec_status),
             "observation": _cut(step.observation_after),
         }
-        for step in trajectory.steps[:SHOWN_STEPS]
+        for step in _shown(trajectory.steps)
     ]
     return {
         "request": _cut("\n".join(asked)),
@@ -108,8 +113,19 @@ def judge_payload(trajectory: Trajectory) -> dict[str, Any]:
     }
 
 
+def _shown(steps: Sequence[Step]) -> Sequence[Step]:
+    if len(steps) <= SHOWN_STEPS:
+        return steps
+    half = SHOWN_STEPS // 2
+    return (*steps[:half], *steps[-half:])
+
+
 def _cut(text: str) -> str:
-    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}… [{len(text) - SHOWN_CHARS} left out]"
+    """The middle goes: a message's action stands at its end, behind the reasons for it."""
+    if len(text) <= SHOWN_CHARS:
+        return text
+    half = SHOWN_CHARS // 2
+    return f"{text[:half]}… [{len(text) - SHOWN_CHARS} characters left out] …{text[-half:]}"
 
 
 class Judge:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from jaxagent.errors import ConfigError
 from jaxagent.stage import Reward
-from jaxagent.types import Trajectory
+from jaxagent.types import Step, Trajectory
 
 Unit = Literal["action_tokens", "steps"]
 
@@ -91,11 +91,16 @@ def tool_score(*, used_needed: bool, duplicates: int, unknown: int) -> float:
 def message_format(trajectory: Trajectory) -> float:
     """`format_score` of an episode: tool calls, messages without a legal action, thinking, a boxed answer."""
     return format_score(
-        think=any("</think>" in step.text for step in trajectory.steps),
+        think=any(_thought(step) for step in trajectory.steps),
         valid=sum(len(step.action.tool_calls) for step in trajectory.steps if not step.action.error),
         invalid=invalid_actions(trajectory),
         boxed=any("\\boxed{" in step.text for step in trajectory.steps),
     )
+
+
+def _thought(step: Step) -> bool:
+    """Whether the message holds a finished think block: in its text, or split off by the chat template."""
+    return "</think>" in step.text or bool(step.thinking and step.text.strip())
 
 
 def tool_use(trajectory: Trajectory) -> float:

@@ -15,18 +15,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar, runtime_checkable
 
-import numpy as np
-from jaxtyping import Int
-
-from jaxagent.envs.pool import EnvHandle, Pool
+from jaxagent.envs.handle import EnvHandle, Pool
 from jaxagent.envs.protocol import EnvSpec
-from jaxagent.errors import ConfigError, EnvFailure, RolloutError
+from jaxagent.envs.replay import cap_observation
+from jaxagent.errors import ConfigError, EnvFailure
+from jaxagent.rollout.asking import Ask, asker, with_stops
+from jaxagent.rollout.branch import branch_name, extend_to, kept_steps, prefix_of
 from jaxagent.rollout.context import History, check_prefix
+from jaxagent.stage import Branch
 from jaxagent.types import (
     Completion,
     ExecStatus,
     Generate,
-    GenerateRequest,
     Message,
     Prompt,
     SampleKey,
@@ -51,7 +51,7 @@ class Renderer(Protocol):
 
     def open(self, prompt: Prompt, /) -> Sequence[int]: ...
 
-    def reply(self, message: Message, /) -> Sequence[int]: ...
+    def reply(self, *messages: Message) -> Sequence[int]: ...
 
     def close(self, ids: Sequence[int], /) -> Sequence[int]: ...
 
@@ -79,13 +79,6 @@ def task_key(task_id: str) -> int:
     return zlib.crc32(task_id.encode())
 
 
-def cap_observation(text: str, limit: int) -> str:
-    """The first `limit` characters of an observation, and a marker that says how many were cut."""
-    if len(text) <= limit:
-        return text
-    return f"{text[:limit]}\n[observation cut: {len(text) - limit} more characters]"
-
-
 async def run_episode(
     spec: EnvSpec,
     task: Task,
@@ -99,21 +92,22 @@ async def run_episode(
     key_seed: int,
     prompt: Callable[[Prompt], Prompt] | None = None,
     label: str = "",
+    branch: Branch | None = None,
 ) -> Trajectory:
-    """Run one episode of `task`. `prompt` rewrites the opening (skill injection).
+    """Run one episode of `task`. `prompt` rewrites the opening (skill injection). `branch` opens it in the middle.
 
-    The random stream is named by (key_seed, task, rollout, step) only: a retry samples the same again.
+    The random stream is named by (key_seed, task or branch, rollout, step) only: a retry samples the same again.
     """
-    traj_id = f"{task.task_id}:{rollout}" + (f":{label}" if label else "")
+    name = branch_name(branch) if branch else task.task_id
+    traj_id = f"{name}:{rollout}" + (f":{label}" if label else "")
     session = f"{traj_id}@{next(_sessions)}"
-    key = SampleKey(key_seed, task_key(task.task_id), rollout, 0)
-    handle = await pool.open(spec, task)
+    key = SampleKey(key_seed, task_key(name), rollout, 0)
+    handle = await pool.open(spec, task, prefix_of(branch, characters(spec, limits)) if branch else None)
     try:
-        opening = _guarded("prompt", lambda: spec.prompt(task, handle.first))
-        opening = opening if prompt is None else prompt(opening)
         episode = _Episode(spec, handle, renderer, limits)
-        ask = _asker(generate, session, key, _with_stops(sampling, renderer))
-        status = await _play(episode, renderer.open(opening), ask)
+        opening = _open(episode, task, prompt) if branch is None else _open_branch(episode, branch)
+        ask = asker(generate, session, key, with_stops(sampling, renderer.stop_ids))
+        status = await _play(episode, ask)
         evaluation = await _timed(episode, handle.evaluate())
         return Trajectory(
             traj_id=traj_id,
@@ -124,7 +118,12 @@ async def run_episode(
             steps=tuple(episode.steps),
             segments=episode.history.segments(),
             evaluation=evaluation,
-            extra={"label": label, "env_s": episode.env_s, "generate_s": episode.generate_s},
+            extra={
+                "label": label,
+                "env_s": episode.env_s,
+                "generate_s": episode.generate_s,
+                **({"branch": name} if branch else {}),
+            },
         )
     finally:
         await handle.close()
@@ -141,21 +140,32 @@ class _Episode:
     limits: EpisodeLimits
     history: History = field(default_factory=History)
     steps: list[Step] = field(default_factory=list)
+    first: int = 0  # number of the first message, counted from the start of the task
     env_s: float = 0.0
     generate_s: float = 0.0
 
 
-Ask = Callable[[Int[np.ndarray, "T"], int, int], Awaitable[Completion]]
+def _open(episode: _Episode, task: Task, rewrite: Callable[[Prompt], Prompt] | None) -> Prompt:
+    opening = guarded("prompt", lambda: episode.spec.prompt(task, episode.handle.first))
+    opening = opening if rewrite is None else rewrite(opening)
+    episode.history.extend(episode.renderer.open(opening))
+    return opening
 
 
-async def _play(episode: _Episode, opening: Sequence[int], ask: Ask) -> Status:
+def _open_branch(episode: _Episode, branch: Branch) -> Prompt:
+    extend_to(branch, episode.history)
+    episode.steps.extend(kept_steps(branch))
+    episode.first = branch.step
+    return branch.trajectory.prompt
+
+
+async def _play(episode: _Episode, ask: Ask) -> Status:
     """Alternate messages and observations until the episode ends; returns how."""
     spec, limits, history = episode.spec, episode.limits, episode.history
     max_steps = min(spec.max_steps, limits.max_steps or spec.max_steps)
-    history.extend(opening)
     before = episode.handle.first
     stored_T = history.ids_T
-    for k in range(max_steps):
+    for k in range(episode.first, max_steps):
         room = limits.context - len(history)
         if room < 1:
             return Status.LENGTH
@@ -164,10 +174,10 @@ async def _play(episode: _Episode, opening: Sequence[int], ask: Ask) -> Status:
         start = time.monotonic()
         completion = await ask(context_T, k, room)
         episode.generate_s += time.monotonic() - start
-        history.sampled(completion, k)
+        history.sampled(completion, len(episode.steps))
         stored_T = history.ids_T
         cut_by_context = completion.stop is not Stop.STOP and len(history) >= limits.context
-        result = await _act(episode, k, completion, before, execute=not cut_by_context)
+        result = await _act(episode, completion, before, execute=not cut_by_context)
         if result is None:
             return Status.LENGTH
         if result.done:
@@ -179,18 +189,18 @@ async def _play(episode: _Episode, opening: Sequence[int], ask: Ask) -> Status:
 
 
 async def _act(
-    episode: _Episode, k: int, completion: Completion, before: StepResult, *, execute: bool
+    episode: _Episode, completion: Completion, before: StepResult, *, execute: bool
 ) -> StepResult | None:
     """Parse a message, let the environment take it, record the step. None: cut by the context, not run."""
     message = episode.renderer.parse(completion.ids_T.tolist())
-    action = _guarded("parse", lambda: episode.spec.parse(message))
+    action = guarded("parse", lambda: episode.spec.parse(message))
     result = None
     if execute:
         result = await _timed(episode, episode.handle.step(action))
-        result = _capped(result, _characters(episode))
+        result = capped(result, characters(episode.spec, episode.limits))
     episode.steps.append(
         Step(
-            k=k,
+            k=len(episode.steps),
             observation_before=before.observation,
             text=message.content,
             ids_T=completion.ids_T,
@@ -202,18 +212,19 @@ async def _act(
             observation_after=result.observation if result else "",
             reward=result.reward if result else 0.0,
             anchor=before.anchor,
+            thinking=message.thinking,
         )
     )
     return result
 
 
-def _characters(episode: _Episode) -> int:
+def characters(spec: EnvSpec, limits: EpisodeLimits) -> int:
     """The lower of the environment's and the run's observation limits; 0 is no limit."""
-    limits = (episode.spec.max_observation_chars, episode.limits.max_observation_chars)
-    return min((limit for limit in limits if limit), default=sys.maxsize)
+    both = (spec.max_observation_chars, limits.max_observation_chars)
+    return min((limit for limit in both if limit), default=sys.maxsize)
 
 
-def _capped(result: StepResult, limit: int) -> StepResult:
+def capped(result: StepResult, limit: int) -> StepResult:
     """The answer with every text the policy sees cut to the limit."""
     messages = tuple(replace(part, content=cap_observation(part.content, limit)) for part in result.messages)
     return replace(result, observation=cap_observation(result.observation, limit), messages=messages)
@@ -222,7 +233,7 @@ def _capped(result: StepResult, limit: int) -> StepResult:
 def _append_reply(episode: _Episode, completion: Completion, result: StepResult) -> bool:
     """Append what the template and the environment say after a message; False if there is no room."""
     renderer, history = episode.renderer, episode.history
-    messages = _guarded("observe", lambda: episode.spec.replies(result))
+    messages = guarded("observe", lambda: episode.spec.replies(result))
     tail = [*renderer.close(completion.ids_T.tolist()), *renderer.reply(*messages)]
     if len(history) + len(tail) >= episode.limits.context:
         return False
@@ -230,27 +241,7 @@ def _append_reply(episode: _Episode, completion: Completion, result: StepResult)
     return True
 
 
-def _asker(generate: Generate, session: str, key: SampleKey, sampling: Sampling) -> Ask:
-    """(context, step, room) -> checked completion, for one session and one random stream."""
-
-    async def ask(ids_T: Int[np.ndarray, "T"], step: int, room: int) -> Completion:
-        limited = replace(sampling, max_tokens=min(sampling.max_tokens, room))
-        completion = await generate(GenerateRequest(session, ids_T, replace(key, step=step), limited))
-        n, logprob_T = len(completion.ids_T), completion.logprob_T
-        if not 1 <= n <= limited.max_tokens:
-            raise RolloutError(f"the decoder returned {n} tokens; 1 to {limited.max_tokens} were asked for")
-        if len(logprob_T) != n or not np.isfinite(logprob_T).all():
-            raise RolloutError(f"{n} tokens came with {len(logprob_T)} log-probs; expected {n} finite ones")
-        return completion
-
-    return ask
-
-
-def _with_stops(sampling: Sampling, renderer: Renderer) -> Sampling:
-    return sampling if sampling.stop_ids else replace(sampling, stop_ids=tuple(renderer.stop_ids))
-
-
-def _guarded(name: str, call: Callable[[], T]) -> T:
+def guarded(name: str, call: Callable[[], T]) -> T:
     """The environment's own functions run on whatever the policy wrote: their faults are the episode's."""
     try:
         return call()

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from functools import partial
+from typing import Protocol, cast, runtime_checkable
 
 from jaxagent.errors import ConfigError, EnvFailure, RolloutError
+from jaxagent.rollout.branch import branch_name
 from jaxagent.rollout.stats import rollout_metrics
 from jaxagent.stage import Plan
 from jaxagent.types import Dropped, Group, Metrics, Prompt, Task, Trajectory
@@ -21,7 +23,8 @@ from jaxagent.types import Dropped, Group, Metrics, Prompt, Task, Trajectory
 
 @runtime_checkable
 class Runner(Protocol):
-    """`functools.partial(run_episode, spec, generate=…, pool=…, …)`, or a fake of it."""
+    """`functools.partial(run_episode, spec, generate=…, pool=…, …)`, or a fake of it. Plans with a branch need one
+    that takes it as the keyword `branch`."""
 
     async def __call__(
         self,
@@ -136,24 +139,31 @@ async def _collect(
 async def _with_retries(
     plan: Plan, rollout: int, runner: Runner, retries: int, live: asyncio.Semaphore, attempts: Counter[str]
 ) -> Outcome:
-    """One episode, re-run after environment failures. Other exceptions are faults of ours and get out."""
-    task_id, failure = plan.task.task_id, EnvFailure("raised", "")
+    """One episode, re-run after environment failures. Other exceptions are faults of ours and get out.
+
+    An eviction is not its own failure and costs no retry; the failing episode's retries bound how many there are.
+    """
+    task_id, failures = plan.task.task_id, 0
+    run = cast("Callable[..., Awaitable[Trajectory]]", runner)  # only those of branched plans take `branch`
+    if plan.branch is not None:
+        run = partial(run, branch=plan.branch)
     async with live:
-        for attempt in range(retries + 1):
-            attempts["retries"] += attempt > 0
+        while True:
             try:
-                trajectory = await runner(plan.task, rollout=rollout, prompt=plan.prompt, label=plan.label)
+                trajectory = await run(plan.task, rollout=rollout, prompt=plan.prompt, label=plan.label)
             except EnvFailure as exc:
-                failure = exc
+                failures += exc.kind != "evicted"
+                if failures > retries:
+                    return Dropped(task_id, rollout, exc.kind, str(exc))
+                attempts["retries"] += 1
                 continue
             if trajectory.status.dropped:
                 return Dropped(task_id, rollout, trajectory.status.value)
             return trajectory
-    return Dropped(task_id, rollout, failure.kind, str(failure))
 
 
 def _slots(plans: Sequence[Plan]) -> list[_Slot]:
-    """A task that is planned twice under one label goes on counting its rollouts: no stream is used twice."""
+    """A task, or a place, that is planned twice under one label goes on counting: no stream is used twice."""
     used: Counter[tuple[str, str]] = Counter()
     slots: list[_Slot] = []
     for index, plan in enumerate(plans):
@@ -161,7 +171,7 @@ def _slots(plans: Sequence[Plan]) -> list[_Slot]:
             raise ConfigError(
                 f"the plan of task {plan.task.task_id!r} asks for {plan.n} rollouts; at least 1"
             )
-        name = (plan.task.task_id, plan.label)
+        name = (branch_name(plan.branch) if plan.branch else plan.task.task_id, plan.label)
         slots += [_Slot(index, used[name] + offset) for offset in range(plan.n)]
         used[name] += plan.n
     return slots

@@ -101,9 +101,18 @@ def test_equal_content_is_asked_once_and_failures_are_asked_again():
     again, seen = aux("x", "x", "x", '{"score": 1}')
     assert ask(again) is None
     assert ask(again) == Answer(score=1)
-    uncached, seen = aux('{"score": 1}', '{"score": 2}', limits=AuxLimits(cache=False))
+    uncached, seen = aux('{"score": 1}', '{"score": 2}', limits=AuxLimits(cached=0))
     assert [ask(uncached).score, ask(uncached).score] == [1, 2]
     assert len(seen) == 2
+
+
+def test_only_the_newest_answers_are_kept():
+    """A simulated user answers a new conversation with every message: a long run would fill the memory."""
+    lm, seen = aux(*['{"score": 1}'] * 4, limits=AuxLimits(cached=2))
+    for i in (1, 2, 3, 3, 2, 1):
+        assert ask(lm, {"i": i}) == Answer(score=1)
+    assert len(seen) == 4
+    assert len(lm._cache) == 2
 
 
 class Slow:

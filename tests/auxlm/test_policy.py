@@ -48,7 +48,7 @@ def renderer():
 
 def ask(renderer, generate):
     backend = PolicyBackend(generate, renderer, Sampling(32), seed=5)
-    lm = AuxLM(backend, AuxLimits(backoff_s=0.0, cache=False))
+    lm = AuxLM(backend, AuxLimits(backoff_s=0.0, cached=0))
     return asyncio.run(lm.complete(ROLE, {"text": "x"}))
 
 

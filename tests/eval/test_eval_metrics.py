@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -6,6 +8,7 @@ from jaxagent.eval.intervals import bootstrap, interval, wilson
 from jaxagent.eval.metrics import (
     avg_at_k,
     best_at_k,
+    best_of_k,
     pass_at_k,
     pass_hat_k,
     record_metrics,
@@ -145,3 +148,70 @@ def test_interval_picks_by_kind_of_value():
     assert interval(np.array([1.0, 1.0, 1.0, 1.0])) == wilson(4, 4)
     half = np.array([0.5, 1.0, 0.25])
     assert interval(half) == bootstrap(half)
+
+
+def test_best_of_k_is_unbiased_and_is_pass_at_k_for_verdicts():
+    assert best_of_k([0.0, 1.0, 0.0, 0.0], 4) == 1.0  # drawing with replacement would say 0.684
+    assert best_of_k([0.2, 0.4, 0.9], 1) == pytest.approx(0.5)
+    assert best_of_k([0.9, 0.2, 0.4], 2) == pytest.approx((0.4 + 0.9 + 0.9) / 3)
+    for k in range(1, 9):
+        assert best_of_k([True] * 2 + [False] * 6, k) == pytest.approx(pass_at_k(8, 2, k))
+    with pytest.raises(DataError, match="k=3 is undefined for 2"):
+        best_of_k([1.0, 0.0], 3)
+
+
+def test_several_samples_give_avg_best_and_the_deviation_of_runs():
+    tasks = [make_task(f"t{i}", scenario="") for i in range(4)]
+    counts = (8, 6, 1, 0)
+    trajectories = [
+        make_trajectory(float(i < c), task=task, rollout=i)
+        for task, c in zip(tasks, counts)
+        for i in range(8)
+    ]
+    out = record_metrics(task_records(trajectories, tasks))
+    assert out["avg_at_8"] == 0.46875
+    assert out["best_at_8"] == 0.75
+    assert out["pass_hat_2"] == pytest.approx(0.383929, abs=1e-6)
+    runs = [0.75] + [0.5] * 5 + [0.25] * 2
+    assert out["tgc_std"] == pytest.approx(100 * np.std(runs, ddof=1))
+
+
+def test_a_missing_task_can_be_left_out():
+    tasks, trajectories = scenarios({"A": [1, 1, None], "B": [1, 0, 1], "C": [1, 1, 1]})
+    out = record_metrics(task_records(trajectories, tasks), missing_fails=False)
+    assert (out["tasks"], out["missing"]) == (9, 1)
+    assert out["tgc"] == pytest.approx(100 * 7 / 8)
+    assert out["sgc"] == 50.0  # of A nobody knows
+    assert out["completion"] == pytest.approx(7 / 8)
+    assert out["tgc_difficulty_3"] == 100.0
+    nothing = record_metrics(task_records([], tasks), missing_fails=False)
+    assert nothing == {"tasks": 9.0, "missing": 9.0}
+
+
+def test_a_missing_rollout_can_be_left_out_of_scenarios():
+    tasks, first = scenarios({"A": [1, 0]}, rollout=0)
+    _, second = scenarios({"A": [1, 1]}, rollout=1)
+    _, third = scenarios({"A": [1, None]}, rollout=2)
+    records = task_records(first + second + third, tasks)
+    assert scenario_scores(records, missing_fails=False).tolist() == [0.5]
+    assert scenario_scores(records).tolist() == [1 / 3]
+
+
+def test_the_benchmarks_own_score():
+    """WebShop's example: rewards 1, .75, .5, .025 -> score 56.875, success 25."""
+    rewards = (100.0, 75.0, 50.0, 2.5)
+    tasks = [make_task(f"t{i}", scenario="") for i in range(4)]
+    trajectories = [
+        replace(t, evaluation=replace(t.evaluation, info={"score": r}))
+        for r, t in zip(rewards, (make_trajectory(float(i == 0), task=task) for i, task in enumerate(tasks)))
+    ]
+    out = record_metrics(task_records(trajectories, tasks))
+    assert out["task_score"] == 56.875
+    assert out["task_score_low"] < 56.875 < out["task_score_high"]
+    assert out["tgc"] == 25
+    twice = trajectories + [
+        replace(t, rollout=1, evaluation=Evaluation(False, 0, 4, info={"score": 0})) for t in trajectories
+    ]
+    assert record_metrics(task_records(twice, tasks))["task_score_best_at_2"] == 56.875
+    one_without = [*trajectories[:3], make_trajectory(task=tasks[3])]
+    assert "task_score" not in record_metrics(task_records(one_without, tasks))

@@ -1,5 +1,7 @@
 """The host half of every recipe that rolls out: its own reward, credit, filter, samples, terms and packing together."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -37,10 +39,27 @@ def group(passed, task_id="a"):
     return Group(task, tuple(rollouts))
 
 
+def scored(group, names):
+    """The group with log-prob streams of these names, as the learner adds them."""
+    return replace(
+        group,
+        trajectories=tuple(
+            replace(
+                t,
+                segments=tuple(
+                    replace(s, logprobs=dict.fromkeys(names, s.logprobs["behaviour"]) | s.logprobs)
+                    for s in t.segments
+                ),
+            )
+            for t in group.trajectories
+        ),
+    )
+
+
 def run_host_half(recipe, groups, **options):
     """(credited, packed micro-batches) of one iteration, without a device."""
     stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse(options), materials())
-    credited = credit(stage, stage.reward(groups))
+    credited = credit(stage, stage.reward([scored(group, stage.needs) for group in groups]))
     credited = stage.filter(credited) if stage.filter else credited
     return credited, pack(stage.samples(credited), stage.terms, rows=4, length=32)
 
@@ -110,6 +129,8 @@ def test_loop_divides_by_the_nominal_minibatch_whatever_the_filter_left():
         ("grpo", {"kl_in": "loss"}, ("reference",)),
         ("grpo", {"kl_in": "reward"}, ("old", "reference")),
         ("gvpo", {"epochs": 2}, ("old",)),
+        ("gigpo", {}, ("reference",)),
+        ("gigpo", {"kl_coef": 0.0, "minibatch": 4}, ("old",)),
         ("skill_sd", {"teacher": "frozen"}, ()),
     ],
 )

@@ -129,11 +129,15 @@ def test_an_episode_cannot_close_the_delimiter_or_speak_as_the_judge():
 
 
 def test_long_episodes_are_cut_with_a_mark():
-    trajectory = make_trajectory(0.0, steps=[make_step(k, text="x" * 9000) for k in range(50)])
+    """The first and last of the steps, and of a text: nothing that comes late can be hidden behind padding."""
+    trajectory = make_trajectory(0.0, steps=[make_step(k, text=f"a{'x' * 9000}<buy {k}>") for k in range(50)])
     payload = judge_payload(trajectory)
-    assert len(payload["steps"]) == 40
+    assert [step["number"] for step in payload["steps"]] == [*range(1, 21), *range(31, 51)]
     assert payload["steps_left_out"] == 10
-    assert payload["steps"][0]["message"].endswith("[7000 left out]")
+    last = payload["steps"][-1]["message"]
+    assert last.startswith("ax")
+    assert "[7009 characters left out]" in last
+    assert last.endswith("<buy 49>")
 
 
 def test_bad_rubrics_are_refused():

@@ -90,6 +90,9 @@ def test_bad_records_name_the_key(reward, message):
 
 
 def test_a_judge_stands_alone():
-    judge = {"models": [{"url": "http://x/v1", "model": "m"}], "rubric": [{"name": "a", "question": "b?"}]}
+    judge = {
+        "models": [{"base_url": "http://x/v1", "model": "m"}],
+        "rubric": [{"name": "a", "question": "b?"}],
+    }
     with pytest.raises(ConfigError, match="drop format"):
         GrpoOptions.parse({"reward": {"judge": judge, "format": 0.1}}, "options")

@@ -88,5 +88,8 @@ def test_format_and_invalid_actions_of_an_episode():
     trajectory = make_trajectory(1.0, steps=[call, bad])
     assert invalid_actions(trajectory) == 1
     assert message_format(trajectory) == pytest.approx(0.3 + 0.2 - 0.2 + 0.2)
+    split = replace(call, text="", thinking="a"), replace(call, text="<tool_call>", thinking="a")
+    cut, whole = (message_format(make_trajectory(1.0, steps=[step])) for step in split)
+    assert (cut, whole) == pytest.approx((0.2, 0.5))  # a message cut while thinking has no think block
     three = make_trajectory(1.0, steps=[bad, bad, bad])
     assert plus(lambda t: 10.0, per_event(-0.1))(three) == pytest.approx(9.7)

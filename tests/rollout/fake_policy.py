@@ -11,15 +11,15 @@ END, OPEN, LINE = 0, 1, 2
 
 
 class CharRenderer:
-    """open: the contents and OPEN. reply: LINE, the observation, OPEN. close: END if the message lacks it."""
+    """open: the contents and OPEN. reply: LINE, the observations, OPEN. close: END if the message lacks it."""
 
     stop_ids: tuple[int, ...] = (END,)
 
     def open(self, prompt: Prompt) -> list[int]:
         return [ord(char) for message in prompt.messages for char in message.content] + [OPEN]
 
-    def reply(self, message: Message) -> list[int]:
-        return [LINE, *(ord(char) for char in message.content), OPEN]
+    def reply(self, *messages: Message) -> list[int]:
+        return [LINE, *(ord(char) for message in messages for char in message.content), OPEN]
 
     def close(self, ids: Sequence[int] = ()) -> list[int]:
         return [] if ids and ids[-1] == END else [END]

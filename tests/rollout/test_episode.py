@@ -8,14 +8,26 @@ import numpy as np
 import pytest
 
 from jaxagent.envs.inline_pool import InlinePool
+from jaxagent.envs.replay import cap_observation
 from jaxagent.errors import ConfigError, EnvFailure, RolloutError
-from jaxagent.rollout.episode import EpisodeLimits, cap_observation, run_episode, task_key
+from jaxagent.rollout.episode import EpisodeLimits, run_episode, task_key
 from jaxagent.types import Completion, ExecStatus, Message, Prompt, Sampling, Status, Stop
 from tests.envs.fake_envs import echo_spec, echo_task
 from tests.rollout.fake_policy import END, LINE, OPEN, CharRenderer, Scripted
 
 
-def play(script, *, spec=None, task=None, context=1000, max_tokens=50, max_steps=0, generate=None, **fields):
+def play(
+    script,
+    *,
+    spec=None,
+    task=None,
+    context=1000,
+    max_tokens=50,
+    max_steps=0,
+    generate=None,
+    renderer=None,
+    **fields,
+):
     generate = generate or Scripted(script)
 
     async def run():
@@ -25,7 +37,7 @@ def play(script, *, spec=None, task=None, context=1000, max_tokens=50, max_steps
             rollout=3,
             generate=generate,
             pool=InlinePool(),
-            renderer=CharRenderer(),
+            renderer=renderer or CharRenderer(),
             sampling=Sampling(max_tokens=max_tokens),
             limits=EpisodeLimits(context=context, max_steps=max_steps),
             key_seed=11,
@@ -84,6 +96,19 @@ def test_steps_record_the_state_before_the_message():
     first = trajectory.steps[0]
     assert (first.text, first.action.text, first.version) == ("a", "a", 7)
     assert [step.reward for step in trajectory.steps] == [0.5] * 3
+
+
+class Thinking(CharRenderer):
+    """Splits off what stands before a bar, as templates with thinking do."""
+
+    def parse(self, ids, /):
+        head, _, content = super().parse(ids).content.rpartition("|")
+        return Message("assistant", content, thinking=head or None)
+
+
+def test_thinking_that_the_template_splits_off_is_kept_beside_the_text():
+    trajectory, _ = play(lambda key: ["so|a", "end"][key.step], renderer=Thinking())
+    assert [(step.thinking, step.text) for step in trajectory.steps] == [("so", "a"), (None, "end")]
 
 
 def test_a_cut_message_is_passed_on_and_its_appended_end_is_not_trained():

@@ -1,7 +1,8 @@
 """The environment: one world, one goal, the agent's code in a sandbox, the verdict at the end.
 
 State and evaluator live in this process; the sandbox sees API answers only. An episode is done once
-`complete_task` (`me.done` at the easy level) was called.
+`complete_task` (`me.done` at the easy level) was called. There are no snapshots: the agent's variables live in the
+sandbox's interpreter, which is forked, confined and cannot be copied; an episode is replayed (envs/replay.py).
 """
 
 from __future__ import annotations

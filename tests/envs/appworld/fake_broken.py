@@ -1,0 +1,3 @@
+"""A server that cannot start."""
+
+raise ImportError("appworld is broken")
