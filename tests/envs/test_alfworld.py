@@ -2,6 +2,8 @@
 
 import json
 import pickle
+import subprocess
+import sys
 import tarfile
 from collections import Counter
 from dataclasses import replace
@@ -25,6 +27,7 @@ from tests.envs.contract import check_contract
 from tests.envs.needs import data, package
 
 PACKAGE = package("alfworld", "pip install 'jaxagent[alfworld]'")
+ROOT = Path(__file__).parents[2]
 QUIET = pytest.mark.filterwarnings("ignore")  # the package's own: regular expressions, regex flags, spaCy
 # Official sizes by kind of task, in the order of TYPES.
 COUNTS = {"valid_seen": (35, 13, 27, 16, 25, 24), "valid_unseen": (24, 18, 31, 23, 21, 17)}
@@ -400,6 +403,23 @@ def test_the_package_says_the_same_on_real_games(real: Path):
     for split in COUNTS:
         for number, task in enumerate(Random(0).sample(official_tasks(folder, TYPES, split), 12)):
             same_walk(read_game(folder, task), length=40, seed=number)
+
+
+@PACKAGE
+@pytest.mark.slow
+def test_engines_are_given_back_and_the_process_ends_in_peace():
+    """fast_downward.close_lib, the package's own way, crashes the process at its end."""
+    program = (
+        "from jaxagent.envs.alfworld import engine, generate as g\n"
+        "for task in g.generated_tasks(g.TYPES, 'train')[:3]:\n"
+        "    game = engine.open_engine('textworld', g.generated_game(task))\n"
+        "    game.start(); game.close(); game.close()\n"
+        "print(len(engine.IDLE))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "1"), done.stderr
 
 
 @PACKAGE

@@ -7,7 +7,7 @@ import pytest
 
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.table import find_env
-from jaxagent.envs.textworld.env import UNKNOWN, is_meta, readable
+from jaxagent.envs.textworld.env import UNKNOWN, is_meta, is_typed, readable
 from jaxagent.envs.textworld.making import Recipe, about, make
 from jaxagent.envs.textworld.spec import arguments, metrics
 from jaxagent.errors import ConfigError, DataError
@@ -71,9 +71,17 @@ def test_nothing_is_taken_back_or_written(folder: str, tmp_path: Path, monkeypat
     spec = spec_of(folder)
     task = spec.tasks("train")[0]
     first = play(spec, task, rng=Random(0)).actions[0].text
-    commands = [first, "undo", "restart", "look. undo", "quit", "save", "script", "tw-print state"]
-    results, _ = answers(spec, task, *commands)
-    assert [result.observation for result in results[2:]] == [UNKNOWN] * 7
+    commands = ["undo", "restart", "look. undo", "quit", "save", "script", "tw-print state"]
+    commands += [
+        "\x0e",
+        "\x1ar",
+        "\x1b[A",
+        "日本",
+        "look\x00",
+        "x" * 5000,
+    ]  # hot keys; what crashes the interpreter
+    results, _ = answers(spec, task, first, *commands)
+    assert [result.observation for result in results[2:]] == [UNKNOWN] * len(commands)
     assert {result.anchor for result in results[1:]} == {results[1].anchor} != {results[0].anchor}
     assert not list(tmp_path.iterdir())
 
@@ -170,6 +178,12 @@ def test_texts_lose_logo_prompt_and_status_line():
 )
 def test_commands_to_the_interpreter(command: str, meta: bool):
     assert is_meta(command) is meta
+
+
+def test_lines_that_can_be_typed():
+    assert is_typed("take the (red) coin, quickly!")
+    assert is_typed("x" * 190)
+    assert not any(is_typed(line) for line in ("x" * 191, "é", "a\nb", "\x1b", "\t"))
 
 
 def test_metrics_are_means_over_episodes():

@@ -47,15 +47,19 @@ def open_engine(name: str, game: Game) -> Engine:
     return House(read_problem(game.problem), game.goal)
 
 
+# Engines of closed games. Each holds its own copy of the planner's library, which cannot be unloaded: after
+# fast_downward.close_lib the process crashes when it ends. So there are as many as games were ever open at once.
+IDLE: list[Any] = []
+
+
 class Planned:
-    """The package's engine. Owns a copy of the planner's library, which `close` unloads."""
+    """The package's engine. `close` gives it back: this process's next game is loaded into it."""
 
     def __init__(self, game: Game):
         textworld = need("textworld", install=INSTALL)
         environment = need("alfworld.agents.environment.alfred_tw_env", install=INSTALL)
-        self._planner = importlib.import_module("fast_downward")
         infos = textworld.EnvInfos(won=True, admissible_commands=True, facts=True)
-        self._engine: Any = importlib.import_module("textworld.envs").PddlEnv(infos)
+        self._engine: Any = IDLE.pop() if IDLE else importlib.import_module("textworld.envs").PddlEnv(infos)
         self._env: Any = environment.AlfredDemangler(self._engine, shuffle=False)
         self._env.load(_source(game))
         self._now: Any = None
@@ -84,10 +88,10 @@ class Planned:
         )
 
     def close(self) -> None:
-        """Without this each game would leave its copy of the library, with the grounded problem, in memory."""
-        if self._planner is not None:
-            self._planner.close_lib(self._engine.downward_lib)
-            self._planner = None
+        if self._engine is not None:
+            self._engine.downward_lib.cleanup()
+            IDLE.append(self._engine)
+            self._engine = None
 
 
 def _source(game: Game) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """One episode of a TextWorld game: an `Env` over the package's interpreter of story files.
 
 Commands to the interpreter itself never reach it: `undo` and `restart` would take moves back, `save` and `script` write
-files, `quit` waits for a yes, and `tw-…` prints the state of the world.
+files, `quit` waits for a yes, and `tw-…` prints the state of the world. Nor do control characters, letters beyond ASCII or
+long lines: on those the interpreter hangs, crashes, or writes a recording, as they are its hot keys.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ META = frozenset(
         "replay",
     )
 )
+LONGEST = 190  # characters; the interpreter's buffer has 198
+PRINTABLE = re.compile(r"[ -~]*")
 UNKNOWN = "That's not a verb I recognise."
 SEVERAL = re.compile(r"[.;,!?\n]|\bthen\b|\band\b")  # what Inform lets stand between two commands of a line
 BANNER = re.compile(r"[\s\\/|$_>]*(?:\$\$|__)[\s\\/|$_>]*")  # a line of the logo that opens each game
@@ -57,6 +60,11 @@ def readable(text: str) -> str:
     lines = [line.rstrip() for line in STATUS.sub("", text.rstrip()).splitlines()]
     kept = "\n".join("" if BANNER.fullmatch(line) else line for line in lines)
     return re.sub(r"\n{3,}", "\n\n", kept).strip()
+
+
+def is_typed(command: str) -> bool:
+    """Whether the interpreter takes these characters as a line of input."""
+    return len(command) <= LONGEST and PRINTABLE.fullmatch(command) is not None
 
 
 def is_meta(command: str) -> bool:
@@ -93,7 +101,7 @@ class TextWorldEnv:
     def step(self, action: Action) -> StepResult:
         if action.error:
             return self._answer(action.error, ExecStatus.INVALID, 0.0)
-        if is_meta(action.text):
+        if not is_typed(action.text) or is_meta(action.text):
             return self._answer(UNKNOWN, ExecStatus.RUNTIME_ERROR, 0.0)
         self._now, score, _ = self._game.step(action.text)
         gained, self._score = int(score or 0) - self._score, int(score or 0)
