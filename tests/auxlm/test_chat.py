@@ -291,3 +291,11 @@ def test_an_answer_starts_the_patience_anew(serve):
 
     asyncio.run(three())
     chat.backend.close()
+
+
+@pytest.mark.parametrize("after", ["1e9", "\u00b2", "999999999", "-1", "Wed, 21 Oct 2015 07:28:00 GMT"])
+def test_an_absurd_wait_is_not_waited_for(serve, after):
+    def reply(body, number):
+        return solver(body, number) if number else (429, {"Retry-After": after}, b"slow down")
+
+    assert play(serve(reply), timeout_s=0.5 if after == "999999999" else 20.0).success

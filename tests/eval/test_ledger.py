@@ -166,6 +166,9 @@ def test_damage_is_named(tmp_path):
     path.write_text(line + "{]\n")
     with pytest.raises(DataError, match="line 2 is no episode"):
         read_episodes(path)
+    path.write_text('{"task": "t0", "rollout": 0}\n')
+    with pytest.raises(DataError, match="line 1 is no episode"):
+        read_episodes(path)
 
 
 def test_what_was_not_asked_for_is_refused(tmp_path):
