@@ -32,7 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"stopped: {error}", file=sys.stderr)
         return 3
     except KeyboardInterrupt:
-        print("interrupted; a run goes on from its newest checkpoint at the same command", file=sys.stderr)
+        print(
+            "interrupted; a run goes on from its newest checkpoint at the same command, an evaluation from its last "
+            "episode",
+            file=sys.stderr,
+        )
         return EXIT_INTERRUPTED
 
 
@@ -81,11 +85,14 @@ def _report(parsed: argparse.Namespace) -> int:
 
 def _eval(parsed: argparse.Namespace) -> int:
     from jaxagent.config import read_run
+    from jaxagent.eval.compare import read_evaluations
     from jaxagent.eval.settings import asked
     from jaxagent.evaluate import INCOMPLETE, run_evaluation
     from jaxagent.report.evaluation import write_evaluation_report
 
     config, out = read_run(*_run_file(parsed)), Path(parsed.out)
+    if parsed.against:
+        read_evaluations(Path(parsed.against))  # a wrong path is said now, not after hours
     try:
         code = run_evaluation(config, asked(vars(parsed)), out)
     except RolloutError as error:

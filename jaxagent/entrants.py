@@ -71,7 +71,7 @@ def enter(config: RunConfig, asked: Asked, env: EnvSpec, tasks: Tasks) -> Entran
     path = Path(asked.policy)
     if asked.policy.startswith(HUB_PREFIX) or (path / "config.json").is_file():
         return _hugging_face(config, asked, env, tasks)
-    folder, step = _run_folder(path)
+    folder, step = _run_folder(path.resolve())
     if (folder / CONFIG).is_file():
         return _run(config, env, tasks, folder=folder, step=step)
     raise ConfigError(
@@ -97,8 +97,12 @@ def _hugging_face(config: RunConfig, asked: Asked, env: EnvSpec, tasks: Tasks) -
             "tokenizer": config.tokenizer.model_copy(update={"source": "model"}),
         }
     )
-    identity = {"kind": "hugging face", "source": asked.policy}
-    return _decoded(prepare_evaluation(changed, tasks, env), Path(asked.policy).name, identity)
+    hub = asked.policy.startswith(HUB_PREFIX)
+    source = (
+        asked.policy if hub else str(Path(asked.policy).resolve())
+    )  # the same from every working directory
+    identity = {"kind": "hugging face", "source": source}
+    return _decoded(prepare_evaluation(changed, tasks, env), Path(source).name, identity)
 
 
 def _run_folder(path: Path) -> tuple[Path, int | None]:

@@ -24,7 +24,7 @@ from jaxagent.errors import ConfigError
 from jaxagent.eval.cost import flop_metrics, time_metrics
 from jaxagent.eval.episodes import episode_of
 from jaxagent.eval.ledger import Ledger, check_tasks
-from jaxagent.eval.runner import EvalResult, evaluate
+from jaxagent.eval.runner import EvalResult, Rollout, evaluate
 from jaxagent.eval.settings import SETTINGS, Asked, check_folder, read_json, recorded, write_json
 from jaxagent.evaluations import EVAL_SEED, measuring
 from jaxagent.folder_lock import locked
@@ -74,11 +74,12 @@ def run_evaluation(config: RunConfig, asked: Asked, out: Path, *, console: RunCo
         for sampling, n in _modes(entrant.config, asked)
     ]
     with locked(out, name="--out"), contextlib.ExitStack() as stack:
+        check_folder(out, settings)  # another process may have begun and ended since
         write_json(out / SETTINGS, settings)
         play = _Playing(entrant, env, out, stack, console, seed=EVAL_SEED + asked.seed)
         results = [play.measure(part) for part in rounds]
+        write_json(out / RESULT, _result(entrant, settings, rounds, results, play.opened_record))
     complete = not any(result.dropped for result in results)
-    write_json(out / RESULT, _result(entrant, settings, rounds, results, play.opened_record))
     if not complete:
         lost = sum(sum(result.dropped.values()) for result in results)
         console.message(
@@ -124,17 +125,10 @@ class _Playing:
         check_tasks(ledger.records, part.tasks, n=part.n, path=path)
         progress.begin(len(ledger.records))
 
-        async def rollout(plans: Sequence[Plan], sampling: Sampling) -> Sequence[Group]:
-            if len(ledger.records) == sum(plan.n for plan in plans):
-                return _kept(plans, ledger)
-            opened = self._open(ledger)
-            run = measuring(opened.rollouts, self._entrant.config, seed=self._seed, through=ledger.through)
-            return await run(plans, sampling)
-
         result = asyncio.run(
             evaluate(
                 part.tasks,
-                rollout,
+                self._rollout(part, ledger),
                 sampling=part.sampling,
                 n=part.n,
                 split=part.split,
@@ -146,6 +140,17 @@ class _Playing:
         played = [episode_of(record, by_id[task_id]) for (task_id, _), record in ledger.records.items()]
         cost = time_metrics(played, ledger.spent(), chips=int(self.opened_record.get("chips", 0)))
         return replace(result, metrics=result.metrics | flop_metrics(played, self._entrant.sizes), cost=cost)
+
+    def _rollout(self, part: Round, ledger: Ledger) -> Rollout:
+        """How the round is played; if every episode is written, from the file alone."""
+        if len(ledger.records) < part.n * len(part.tasks):
+            opened = self._open(ledger)
+            return measuring(opened.rollouts, self._entrant.config, seed=self._seed, through=ledger.through)
+
+        async def kept(plans: Sequence[Plan], sampling: Sampling) -> Sequence[Group]:
+            return _kept(plans, ledger)
+
+        return kept
 
     def _seconds(self) -> dict[str, float]:
         return dict(self._opened.seconds()) if self._opened else {}

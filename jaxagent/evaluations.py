@@ -33,7 +33,10 @@ def measuring(
     rules = replace(rollouts.rules, quorum=None)
 
     async def rollout(plans: Sequence[Plan], rule: Sampling) -> Sequence[Group]:
-        return rollouts.run(plans, rule, seed=seed, limits=limits, rules=rules, through=through).groups
+        collected = await rollouts.measure(
+            plans, rule, seed=seed, limits=limits, rules=rules, through=through
+        )
+        return collected.groups
 
     return rollout
 

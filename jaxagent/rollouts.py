@@ -63,15 +63,26 @@ class Rollouts:
         sampling: Sampling,
         *,
         seed: int,
-        limits: EpisodeLimits | None = None,
-        rules: RolloutRules | None = None,
-        through: Through | None = None,
     ) -> Collected:
         """Roll out every plan. `seed` names the random streams: the same seed and weights sample the same."""
-        runner = self.players(self._pool, sampling, limits or self.limits, seed)
+        runner = self.players(self._pool, sampling, self.limits, seed)
+        return self._call(_collected(plans, runner, self.rules))
+
+    async def measure(
+        self,
+        plans: Sequence[Plan],
+        sampling: Sampling,
+        *,
+        seed: int,
+        limits: EpisodeLimits,
+        rules: RolloutRules,
+        through: Through | None = None,
+    ) -> Collected:
+        """The same from within a loop of the caller's, which must not be blocked: there an interrupt cancels a task."""
+        runner = self.players(self._pool, sampling, limits, seed)
         runner = runner if through is None else through(runner)
-        groups, metrics = self._call(run_plans(plans, runner, rules=rules or self.rules))
-        return Collected(tuple(groups), metrics)
+        work = asyncio.run_coroutine_threadsafe(_collected(plans, runner, rules), self._loop)
+        return await asyncio.wrap_future(work)
 
     def close(self) -> None:
         self._call(self._pool.close())
@@ -87,6 +98,11 @@ class Rollouts:
         except BaseException:
             future.cancel()
             raise
+
+
+async def _collected(plans: Sequence[Plan], runner: Runner, rules: RolloutRules) -> Collected:
+    groups, metrics = await run_plans(plans, runner, rules=rules)
+    return Collected(tuple(groups), metrics)
 
 
 async def _opened(open_pool: Callable[[], EnvPool]) -> EnvPool:
@@ -109,7 +125,8 @@ def open_rollouts(prepared: Prepared, generate: Generate, meter: Meter) -> Rollo
             key_seed=seed,
         )
 
-    return _open(prepared.config, prepared.env, players, meter, first=prepared.train_tasks[0])
+    first = next(iter(prepared.tasks.values()))[0]
+    return _open(prepared.config, prepared.env, players, meter, first=first)
 
 
 def open_talks(

@@ -20,6 +20,7 @@ from tests.test_config import SMALLEST
 from tests.test_prepare import DOORS as DOORS_RUN
 
 ROOT = Path(__file__).parents[1]
+ADDRESS = ["--base-url", "http://x/v1", "--model", "m"]
 DEV = [task.task_id for task in DOORS.tasks("dev")]
 
 
@@ -157,11 +158,28 @@ def strip(found):
         ),
         (["--policy", "endpoint", "--extra", "[1]", "--split", "dev"], "expected a JSON object"),
         (["--policy", "endpoint", "--extra", "{", "--split", "dev"], "is no JSON"),
+        (["--policy", "endpoint", "--extra", '{"top_k": NaN}', "--split", "dev"], "is no JSON"),
+        (["--policy", "endpoint", "--base-url", "http://[::1/v1", "--split", "dev"], "no URL"),
+        (["--policy", "endpoint", "--base-url", "http://x:y/v1", "--split", "dev"], "no URL"),
+        (["--policy", "endpoint", "--base-url", "http:///v1", "--split", "dev"], "a host, then a path"),
+        (["--policy", "endpoint", "--base-url", "http://x y/v1", "--split", "dev"], "without blanks"),
+        (
+            ["--policy", "endpoint", *ADDRESS, "--extra", '{"stream": true}', "--split", "dev"],
+            "stream cannot",
+        ),
+        (["--policy", "endpoint", *ADDRESS, "--api-key-env", "NEWLINE_KEY", "--split", "dev"], "line ends"),
+        (["--policy", "model", *ADDRESS, "--split", "dev"], "--base-url says nothing here"),
+        (["--policy", "noop", "--sloppiness", "1", "--split", "dev"], "needs --policy expert"),
+        (["--policy", "expert", "--temperature", "0.5", "--split", "dev"], "needs --n"),
+        (["--policy", "expert", "--against", "no/such", "--split", "dev"], "no/such cannot be read"),
         (["--policy", "model", "--split", "dev", "rollout.context=100"], "leaves no room to answer"),
         (["--policy", "hf://no/such", "--split", "dev"], "no/such"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, run_file, capsys, words, message):
+def test_what_cannot_work_is_refused_before_anything_is_written(
+    tmp_path, run_file, capsys, monkeypatch, words, message
+):
+    monkeypatch.setenv("NEWLINE_KEY", "sk-secret\n")
     overrides = [word for word in words if word.startswith("rollout.")]
     flags = [word for word in words if word not in overrides]
     if "NO_SUCH_KEY" in flags:
@@ -171,6 +189,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, run_fi
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
+    assert "sk-secret" not in error
     assert not out.exists()
 
 
@@ -187,6 +206,38 @@ def test_other_settings_are_refused_by_name(tmp_path, run_file, capsys):
     (other / "thesis.tex").write_text("")
     assert main([*words[:-1], str(other)]) == 2
     assert "is not empty and holds no evaluation" in capsys.readouterr().err
+
+
+def test_a_folder_or_file_that_cannot_be_used_is_one_message(tmp_path, run_file, capsys):
+    out = tmp_path / "out"
+    words = ["eval", str(run_file), "--policy", "noop", "--split", "dev", "--limit", "99", "--out"]
+    assert main([*words, str(out)]) == 0  # more than the split has is the whole split
+    assert len(result(out)["evaluations"][0]["records"]) == 16
+    assert main(["compare", str(out), str(out), "--json", str(tmp_path / "no" / "such.json")]) == 2
+    assert "such.json cannot be written" in capsys.readouterr().err
+    for name, text, message in (
+        ("settings.json", "[]", "holds no settings"),
+        ("settings.json", '{"poli', "settings.json cannot be read"),
+        ("episodes/dev-greedy.jsonl", '{"task": "doors/dev/0", "rollout": 0}\n', "line 1 is no episode"),
+    ):
+        before = (out / name).read_text()
+        (out / name).write_text(text)
+        assert main([*words, str(out)]) == 2
+        assert message in capsys.readouterr().err
+        (out / name).write_text(before)
+    assert main([*words, str(run_file / "out")]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_policy_is_the_same_from_every_working_directory(tmp_path, run_file, monkeypatch, capsys):
+    """--policy RUN_DIR is found, and refused, by its whole path."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text(run_file.read_text())
+    monkeypatch.chdir(tmp_path / "run")
+    words = ["eval", str(run_file), "--split", "dev", "--out", str(tmp_path / "out"), "--policy"]
+    for policy in (".", "checkpoints/00000040.0"):
+        assert main([*words, policy]) == 2
+        assert f"{tmp_path / 'run'} holds no whole checkpoint" in capsys.readouterr().err
 
 
 # --- endpoints ---------------------------------------------------------------------------------------------
@@ -307,3 +358,20 @@ def test_a_killed_evaluation_goes_on_to_the_same_result(tmp_path, run_file, serv
     assert len(server.seen) == before + 4
     assert main(endpoint_words(run_file, server, whole)) == 0
     assert strip(result(out))["evaluations"] == strip(result(whole))["evaluations"]
+
+
+def test_an_interrupt_ends_an_evaluation_that_waits_for_its_server(tmp_path, run_file, serve):
+    """The first one: a loop that is blocked would swallow it, and open requests would hold the process."""
+    server, out = serve(lambda body, number: server.hang), tmp_path / "out"
+    start = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    start += "from jaxagent.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", start, *endpoint_words(run_file, server, out)]
+    process = subprocess.Popen(command, cwd=ROOT, env=dict(os.environ), stderr=subprocess.PIPE, text=True)
+    for _ in range(3000):
+        if len(server.seen) == 4 or process.poll() is not None:
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    error = process.communicate(timeout=30)[1]  # requests time out after 60
+    assert process.returncode == 130, error
+    assert error.splitlines()[-1].startswith("interrupted; ")

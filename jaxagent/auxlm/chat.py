@@ -58,7 +58,8 @@ class ChatEndpoint:
             except AuxError as error:
                 if not error.retry or attempt == self.rules.retries:
                     raise self._given_up(error) from error
-                await asyncio.sleep(max(error.after_s, self.rules.backoff_s * 2**attempt))
+                longest = self.backend.config.timeout_s
+                await asyncio.sleep(min(max(error.after_s, self.rules.backoff_s * 2**attempt), longest))
             else:
                 self._failed = 0
                 return answer

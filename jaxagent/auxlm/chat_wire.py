@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxagent.auxlm.client import AuxError
+from jaxagent.chat.tools import STRICT_JSON
 from jaxagent.rollout.talk import call_text
 from jaxagent.types import Message, Stop, ToolCall
 
 ELSEWHERE = "(see the next message)"
+MOST_TOKENS = 2**31  # of one message; a larger count is a mistake of the server
 Wire = dict[str, Any]
 
 
@@ -99,7 +101,7 @@ def read_answer(data: bytes) -> ChatAnswer:
         raw = [_raw_call(entry, n) for n, entry in enumerate(said.get("tool_calls") or ())]
         context, sampled = _usage(answer.get("usage"))
         stop = Stop.MAX_TOKENS if choice.get("finish_reason") == "length" else Stop.STOP
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise AuxError(f"not a chat completion ({type(error).__name__}): {data[:200]!r}") from error
     content, thinking = _without_thinking(content, thinking if isinstance(thinking, str) else None)
     parsed = [_parsed(name, arguments) for _, name, arguments in raw]
@@ -150,7 +152,7 @@ def _raw_call(entry: Any, number: int) -> tuple[str, str, str]:
 
 def _parsed(name: str, arguments: str) -> ToolCall | None:
     try:
-        value = json.loads(arguments)
+        value = STRICT_JSON.decode(arguments)
     except (ValueError, RecursionError):
         return None
     return ToolCall(name, value) if isinstance(value, dict) else None
@@ -161,6 +163,11 @@ def _wire_call(call_id: str, name: str, arguments: str) -> Wire:
 
 
 def _usage(usage: Any) -> tuple[int | None, int | None]:
+    """Both counts, or neither: what is no count of tokens was not counted."""
     counts = usage if isinstance(usage, dict) else {}
     context, sampled = counts.get("prompt_tokens"), counts.get("completion_tokens")
-    return (context, sampled) if isinstance(context, int) and isinstance(sampled, int) else (None, None)
+    return (context, sampled) if _is_count(context) and _is_count(sampled) else (None, None)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_TOKENS

@@ -10,20 +10,24 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any
+from urllib.parse import urlsplit
 
 from jaxagent.auxlm.client import AuxError, AuxRequest
 from jaxagent.errors import ConfigError
 
 RETRY_STATUS = (408, 409, 425, 429)
 MAX_ANSWER_BYTES = 8 * 2**20
+SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]*)?")  # Retry-After may also be a date, which is not read
 
 
 @dataclass(frozen=True)
@@ -43,29 +47,44 @@ class EndpointConfig:
 
 
 class EndpointBackend:
-    """Owns the threads that wait for the endpoint."""
+    """Owns the threads that wait for the endpoint, one a request, at most `concurrency` of them busy."""
 
     def __init__(self, config: EndpointConfig):
-        if not config.base_url.startswith(("http://", "https://")):
-            raise ConfigError(
-                f"auxlm.base_url={config.base_url!r}: give a URL that starts with http:// or https://"
-            )
-        if config.api_key_env and config.api_key_env not in os.environ:
-            raise ConfigError(f"auxlm.api_key_env: the environment variable {config.api_key_env} is not set")
+        if fault := url_fault(config.base_url):
+            raise ConfigError(f"auxlm.base_url={config.base_url!r}: {fault}")
+        if config.api_key_env and (fault := key_fault(config.api_key_env)):
+            raise ConfigError(f"auxlm.api_key_env: {fault}")
         self.config = config
         self.name = f"{config.base_url} {config.model} {config.temperature} {config.max_tokens}"
-        self._threads = ThreadPoolExecutor(config.concurrency, thread_name_prefix="auxlm")
+        self._places = threading.BoundedSemaphore(config.concurrency)
+        self._closed = False
 
     async def __call__(self, request: AuxRequest) -> str:
         return answer_text(await self.send(self._body(request)))
 
     async def send(self, body: Mapping[str, Any]) -> bytes:
         """The answer's body to one chat-completions request. Raises AuxError."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._post, json.dumps(body).encode())
+        answer: Future[bytes] = Future()
+        # Not a ThreadPoolExecutor: the interpreter would wait at its end for every request that is open.
+        thread = threading.Thread(
+            target=self._answer, args=(answer, json.dumps(body).encode()), name="auxlm", daemon=True
+        )
+        thread.start()
+        return await asyncio.wrap_future(answer)
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """Start no request any more; those that are open end with their threads, or with the process."""
+        self._closed = True
+
+    def _answer(self, answer: Future[bytes], body: bytes) -> None:
+        with self._places:
+            if self._closed or not answer.set_running_or_notify_cancel():
+                answer.cancel()
+                return
+            try:
+                answer.set_result(self._post(body))
+            except BaseException as error:
+                answer.set_exception(error)
 
     def _body(self, request: AuxRequest) -> dict[str, Any]:
         return {
@@ -90,6 +109,32 @@ class EndpointBackend:
                 raise _status_error(error, url) from error
         except (OSError, HTTPException) as error:  # refused, reset, timed out, cut in the middle
             raise AuxError(f"{url}: {type(error).__name__}: {error}") from error
+
+
+def url_fault(url: str) -> str:
+    """What is wrong with a base URL, or ""."""
+    if not url.startswith(("http://", "https://")):
+        return "give a URL that starts with http:// or https://, for example http://127.0.0.1:8000/v1"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        return f"no URL ({error})"
+    if not host or port == 0 or parts.query or parts.fragment or not re.fullmatch(r"[!-~]+", url):
+        return "expected http://HOST:PORT/v1: a host, then a path, without blanks, ? and #"
+    return ""
+
+
+def key_fault(variable: str) -> str:
+    """What is wrong with the key in an environment variable, or ""; the key itself is never said."""
+    if variable not in os.environ:
+        return f"the environment variable {variable} is not set"
+    if not re.fullmatch(r"[!-~]+", os.environ[variable]):
+        return (
+            f"the environment variable {variable} is empty or holds blanks, line ends or other characters that no "
+            "HTTP header takes"
+        )
+    return ""
 
 
 def answer_text(data: bytes) -> str:
@@ -121,6 +166,6 @@ def _read(response: Any, deadline: float) -> bytes:
 def _status_error(error: urllib.error.HTTPError, url: str) -> AuxError:
     detail = error.read(300).decode("utf-8", "replace")
     again = error.code in RETRY_STATUS or error.code >= 500
-    after = error.headers.get("Retry-After", "")
-    wait = float(after) if again and after.replace(".", "", 1).isdigit() else 0.0
+    after = SECONDS.fullmatch(error.headers.get("Retry-After", "").strip())
+    wait = float(after[0]) if again and after else 0.0
     return AuxError(f"{url}: HTTP {error.code}: {detail}", retry=again, after_s=wait, status=error.code)

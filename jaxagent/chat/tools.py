@@ -7,6 +7,7 @@ written for the model: what was found, what was expected. Nothing here runs code
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -117,7 +118,7 @@ def _read_call(text: str, start: int) -> tuple[ToolCall | str, int]:
     shown = raw.strip()[:SHOWN_CHARS]
     try:
         begin = start + len(text[start:]) - len(text[start:].lstrip())
-        value, end = json.JSONDecoder(parse_constant=_no_constant).raw_decode(text, begin)
+        value, end = STRICT_JSON.raw_decode(text, begin)
     except RecursionError:
         return f"its JSON is nested too deeply: {shown}", len(text)
     except ValueError as error:
@@ -135,7 +136,7 @@ def _as_call(value: Any, shown: str) -> ToolCall | str:
     arguments = value.get("arguments", {})
     if isinstance(arguments, str):  # some models write the arguments as a JSON string
         try:
-            arguments = json.loads(arguments or "{}", parse_constant=_no_constant)
+            arguments = STRICT_JSON.decode(arguments or "{}")
         except (ValueError, RecursionError) as error:
             return f'"arguments" is a string that is not JSON ({getattr(error, "msg", error)}): {shown}'
     if arguments is None:
@@ -199,3 +200,14 @@ def _json_type(value: Any) -> str:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text} is too large a number")
+    return value
+
+
+STRICT_JSON = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
+"""Finite numbers only: what an agent asks for is written down as JSON, which has no others."""

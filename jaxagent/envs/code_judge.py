@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field
@@ -23,13 +23,14 @@ from pydantic import Field
 from jaxagent.config import Record
 from jaxagent.envs.sandbox import ApiError, Sandbox, SandboxLimits, SandboxResult
 
-MAX_VALUE = 1 << 20  # bytes of one value that crosses
+MAX_NUMBER = 1 << 20  # characters of one number that crosses; the whole message is bounded by the sandbox
+OWN_NAMES = ("_pack", "_unpack", "_answer", "_ENDS", "apis")  # of the judge's namespace
 SHOWN_CHARS = 300  # of an error in a failure's text
 
 VALUES = """
 def _pack(value):
     kind = type(value)
-    if value is None or kind in (bool, str):
+    if value is None or kind in (bool, str) or kind is int and abs(value) < 1 << 53:
         return value
     if kind in (int, float, complex):
         return {"n": kind.__name__, "v": repr(value) if kind is not int else hex(value)}
@@ -57,11 +58,12 @@ def _unpack(data):
 """
 
 PROXY = """
+_ENDS = (StopIteration, StopAsyncIteration)  # `all(map(f, xs))` would take one for the end of xs, and pass
 def {name}(*args, **kwargs):
     answer = apis.candidate.call(arguments=_pack([args, kwargs]))
     if "raised" in answer:
         kind = __builtins__.get(answer["raised"])
-        known = isinstance(kind, type) and issubclass(kind, Exception)
+        known = isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _ENDS)
         raise (kind if known else RuntimeError)(answer["message"])
     return _unpack(answer["value"])
 candidate = {name}
@@ -100,8 +102,9 @@ class Report:
 
 
 def run_tests(code: str, tests: Sequence[str], *, entry_point: str, limits: JudgeLimits) -> Report:
-    """Run each test (Python that asserts) against `entry_point` of `code`; a test passes if it runs to its end.
+    """Run each test (Python that asserts) against `entry_point` of `code`.
 
+    A test passes if it calls the function and runs to its end; one that never calls it would pass with any code.
     Tests see the function under its own name and as `candidate`, and share a namespace, in order.
     """
     end = time.monotonic() + limits.total_s
@@ -115,20 +118,23 @@ def run_tests(code: str, tests: Sequence[str], *, entry_point: str, limits: Judg
             ready = judge.run(prelude)
             if ready.exec_status != "ok":
                 raise RuntimeError(f"the judge's own code does not run: {ready.error}")
-            results = [_one(judge, test, end, prelude) for test in tests]
+            results = [_one(judge, candidate, test, prelude) for test in tests]
     passed = tuple(not failure for failure in results)
     failures = tuple(f"test {n}: {failure}" for n, failure in enumerate(results, 1) if failure)
     return Report(passed, failures, loaded)
 
 
-def _one(judge: Sandbox, test: str, end: float, prelude: str) -> str:
+def _one(judge: Sandbox, candidate: _Candidate, test: str, prelude: str) -> str:
     """Why a test fails, or ""."""
-    if time.monotonic() >= end:
+    if time.monotonic() >= candidate.end:
         return "out of time"
+    before = candidate.calls
     result = judge.run(test)
     if result.restarted:  # the test itself ran away
         judge.run(prelude)
-    return "" if result.exec_status == "ok" else (result.error or result.output)[:SHOWN_CHARS]
+    if result.exec_status != "ok":
+        return (result.error or result.output)[:SHOWN_CHARS]
+    return "" if candidate.calls > before else f"it never calls {candidate.entry_point}: a fault of the test"
 
 
 @dataclass
@@ -139,8 +145,9 @@ class _Candidate:
     entry_point: str
     limits: SandboxLimits
     end: float = 0.0
+    calls: int = 0
     _arguments: Any = None
-    _answers: list[Mapping[str, Any]] = field(default_factory=list)
+    _answer: Mapping[str, Any] | None = None  # the newest: the code may hand in many
     _sandbox: Sandbox | None = None
 
     def __enter__(self) -> _Candidate:
@@ -165,12 +172,13 @@ class _Candidate:
         if time.monotonic() >= self.end:
             return {"raised": "TimeoutError", "message": "all tests together took too long"}
         assert self._sandbox is not None
-        self._arguments, self._answers = kwargs.get("arguments"), []
+        self.calls += 1
+        self._arguments, self._answer = kwargs.get("arguments"), None
         result = self._sandbox.run(CALL.format(name=self.entry_point))
         if result.restarted:
             self.load()
-        if result.exec_status == "ok" and self._answers:
-            return self._answers[-1]
+        if result.exec_status == "ok" and self._answer is not None:
+            return self._answer
         return {"raised": "RuntimeError", "message": (result.error or "it gave no answer")[:SHOWN_CHARS]}
 
     def _serve(self, app: str, api: str, kwargs: dict[str, Any]) -> object:
@@ -178,7 +186,7 @@ class _Candidate:
         if (app, api) == ("judge", "arguments"):
             return self._arguments
         if (app, api) == ("judge", "answer"):
-            self._answers.append(_checked(kwargs))
+            self._answer = _checked(kwargs)
             return None
         raise ApiError(None, f"No app named '{app}' found.")
 
@@ -196,13 +204,13 @@ def _well_formed(data: Any, *, depth: int) -> bool:
     """Whether `data` is what _pack makes."""
     if depth > 50:
         return False
-    if data is None or isinstance(data, (bool, str)):
+    if data is None or isinstance(data, (bool, str, int)):
         return True
     if not isinstance(data, dict):
         return False
     match data:
         case {"n": "int" | "float" | "complex", "v": str(text)}:
-            return len(text) <= MAX_VALUE
+            return len(text) <= MAX_NUMBER
         case {"b": str()}:
             return True
         case {"s": "list" | "tuple" | "set" | "frozenset", "v": list(items)}:

@@ -9,6 +9,8 @@ forge them.
 from __future__ import annotations
 
 import functools
+import json
+import keyword
 from collections.abc import Mapping, Sequence
 from functools import partial
 from random import Random
@@ -18,7 +20,7 @@ from pydantic import Field, field_validator
 
 from jaxagent.chat.tools import parse_code
 from jaxagent.config import Record
-from jaxagent.envs.code_judge import JudgeLimits, run_tests
+from jaxagent.envs.code_judge import OWN_NAMES, JudgeLimits, Report, run_tests
 from jaxagent.envs.entry import Entry
 from jaxagent.envs.json_lines import read_records
 from jaxagent.envs.protocol import EnvSpec
@@ -54,8 +56,10 @@ class Problem(Record):
     @field_validator("entry_point")
     @classmethod
     def _is_name(cls, name: str) -> str:
-        if not name.isidentifier():
+        if not name.isidentifier() or keyword.iskeyword(name):
             raise ValueError(f"{name!r} is no function name")
+        if name in OWN_NAMES:
+            raise ValueError(f"the judge uses the name {name!r} itself; rename the function")
         return name
 
 
@@ -149,16 +153,15 @@ class CodeTests:
         )
 
     def snapshot(self) -> bytes:
-        return f"{self._turns}\n{self._code}".encode()
+        return json.dumps([self._turns, self._code]).encode()
 
     def restore(self, state: bytes) -> None:
-        turns, _, self._code = state.decode().partition("\n")
-        self._turns = int(turns)
+        self._turns, self._code = json.loads(state)
 
     def close(self) -> None:
         """Children live for one run of the tests."""
 
-    def _run(self, tests: Sequence[str]):
+    def _run(self, tests: Sequence[str]) -> Report:
         problem = self._problem
         return run_tests(self._code, tests, entry_point=problem.entry_point, limits=self._options.limits)
 

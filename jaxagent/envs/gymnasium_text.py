@@ -9,9 +9,10 @@ Actions are text (spaces.Text), or names of a Discrete space's numbers. A task i
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -119,9 +120,10 @@ class GymnasiumText:
         self._options, self._env = options, make_theirs(options)
 
     def reset(self, task: Task) -> StepResult:
-        random.seed(task.seed)  # for environments that draw from the global generators
-        np.random.seed(task.seed % 2**32)  # noqa: NPY002
-        observation, info = self._env.reset(seed=task.seed)
+        numpys = np.random.RandomState(task.seed % 2**32)
+        self._generators = random.Random(task.seed).getstate(), numpys.get_state()
+        with self._own_generators():
+            observation, info = self._env.reset(seed=task.seed)
         self._env.action_space.seed(task.seed)
         self._return, self._terminated, self._info = 0.0, False, info
         return self._answer(observation)
@@ -137,7 +139,8 @@ class GymnasiumText:
         if not names and not self._env.action_space.contains(theirs):
             text = f"That is no action of {self._env.action_space}."
             return StepResult(text, ExecStatus.INVALID, anchor=self._anchor)
-        observation, reward, terminated, truncated, info = self._env.step(theirs)
+        with self._own_generators():
+            observation, reward, terminated, truncated, info = self._env.step(theirs)
         self._return += float(reward)
         self._terminated, self._info = bool(terminated), info
         return self._answer(observation, reward=float(reward), done=bool(terminated or truncated))
@@ -156,6 +159,19 @@ class GymnasiumText:
 
     def close(self) -> None:
         self._env.close()
+
+    @contextlib.contextmanager
+    def _own_generators(self) -> Iterator[None]:
+        """This episode's global generators: an environment may draw from them, and others live in this process."""
+        before = random.getstate(), np.random.get_state()  # noqa: NPY002
+        random.setstate(self._generators[0])
+        np.random.set_state(self._generators[1])  # noqa: NPY002
+        try:
+            yield
+        finally:
+            self._generators = random.getstate(), np.random.get_state()  # noqa: NPY002
+            random.setstate(before[0])
+            np.random.set_state(before[1])  # noqa: NPY002
 
     @property
     def _start(self) -> int:

@@ -33,14 +33,18 @@ def main(target: str, memory_mb: int) -> None:
         answers.write(json.dumps({"raised": f"{type(exc).__name__}: {exc}"}) + "\n")
         return
     for line in sys.stdin:
-        answers.write(_answer(function, json.loads(line)) + "\n")
+        answer, full = _answer(function, json.loads(line))
+        answers.write(answer + "\n")
+        if full:  # what filled the memory may still be held somewhere; the next text gets a fresh process
+            return
 
 
-def _answer(function, arguments: list) -> str:
+def _answer(function, arguments: list) -> tuple[str, bool]:
+    """The line that answers, and whether the memory was exhausted."""
     try:
-        return json.dumps({"value": function(*arguments)}, allow_nan=False)
+        return json.dumps({"value": function(*arguments)}, allow_nan=False), False
     except (
         Exception,
         SystemExit,
     ) as exc:  # whatever the text made the checker do, the next one is judged again
-        return json.dumps({"raised": f"{type(exc).__name__}: {exc}"[:2000]})
+        return json.dumps({"raised": f"{type(exc).__name__}: {exc}"[:2000]}), isinstance(exc, MemoryError)

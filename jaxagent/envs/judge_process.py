@@ -87,7 +87,7 @@ class JudgeProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-            env={**os.environ, **threads},
+            env={**os.environ, **threads, "PYTHONHASHSEED": "0"},  # generators that iterate over sets of text
         )
         self._process, self._owner = process, os.getpid()
         try:

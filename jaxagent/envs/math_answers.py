@@ -8,6 +8,8 @@ long: 9^{9^{9^9}} is a wrong answer, not a hung run.
 from __future__ import annotations
 
 import functools
+import json
+import re
 import zlib
 from collections.abc import Sequence
 from functools import partial
@@ -37,6 +39,7 @@ from jaxagent.types import (
 GRADER = "jaxagent.envs.math_grade:grade"
 SYSTEM = "Please reason step by step, and put your final answer within \\boxed{}."
 MAX_ANSWER = 2_000  # characters; what is longer is no answer
+BRACE = re.compile(r"\\boxed\{|[{}]")
 GENERATED = {"train": (256, range(6)), "dev": (32, range(6, 7)), "test": (64, range(7, 8))}
 OPERATIONS = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}
 
@@ -51,12 +54,15 @@ class MathOptions(Record):
     """files: split -> JSON Lines file; none: generated arithmetic with numbers below `largest`.
 
     grade_s: seconds to compare two answers. bare: a message without a box is the answer itself.
+    calculations: 6*7 is an answer where 42 is the right one, as math-verify itself has it. Else only a number is: a
+    policy could earn the reward by writing the question down.
     """
 
     files: dict[str, str] = Field(default={})
     largest: int = Field(default=100, ge=10)
     grade_s: float = Field(default=5.0, gt=0)
     bare: bool = False
+    calculations: bool = False
 
 
 @functools.cache
@@ -101,7 +107,8 @@ class MathAnswers:
         if self._given.strip() == self._gold.strip():
             self._right = True
             return StepResult("The answer was handed in.", done=True)
-        answer = judge(GRADER, (self._gold, self._given), seconds=self._options.grade_s)
+        asked = (self._gold, self._given, self._options.calculations)
+        answer = judge(GRADER, asked, seconds=self._options.grade_s)
         if answer.fault == "hang":
             return StepResult("The answer takes too long to evaluate.", ExecStatus.TIMEOUT, done=True)
         if answer.fault:
@@ -117,11 +124,10 @@ class MathAnswers:
         return Evaluation(self._right, int(self._right), 1, failures, info)
 
     def snapshot(self) -> bytes:
-        return f"{int(self._right)}{self._given}".encode()
+        return json.dumps([self._right, self._given]).encode()
 
     def restore(self, state: bytes) -> None:
-        text = state.decode()
-        self._right, self._given = text[0] == "1", text[1:]
+        self._right, self._given = json.loads(state)
 
     def close(self) -> None:
         """The grader's process serves the next episode."""
@@ -152,16 +158,19 @@ def prompt(task: Task, first: StepResult) -> Prompt:
 
 
 def last_boxed(text: str) -> str | None:
-    """The content of the last \\boxed{…} whose braces close; None if there is none."""
-    start = text.rfind("\\boxed{")
-    while start >= 0:
-        depth = 0
-        for end in range(start + len("\\boxed"), len(text)):
-            depth += {"{": 1, "}": -1}.get(text[end], 0)
-            if depth == 0:
-                return text[start + len("\\boxed{") : end]
-        start = text.rfind("\\boxed{", 0, start)
-    return None
+    """The content of the last \\boxed{…} whose braces close; None if there is none. Time is linear in the text."""
+    opened: list[
+        tuple[bool, int]
+    ] = []  # braces that wait to be closed: whether a box's, where the content begins
+    content: tuple[int, int] | None = None
+    for brace in BRACE.finditer(text):
+        if brace[0] != "}":
+            opened.append((brace[0] != "{", brace.end()))
+        elif opened:
+            boxed, start = opened.pop()
+            if boxed and (content is None or start > content[0]):
+                content = start, brace.start()
+    return None if content is None else text[content[0] : content[1]]
 
 
 def parse(options: MathOptions, message: Message) -> Action:

@@ -1,6 +1,6 @@
 """The client's half of the Model Context Protocol that an agent needs: initialize, tools/list, tools/call.
 
-JSON-RPC 2.0 as lines through a child's pipes (`StdioServer`), or as POSTs of the "streamable HTTP" transport
+JSON-RPC 2.0 as lines through a child's pipes (mcp_stdio.py), or as POSTs of the "streamable HTTP" transport
 (`HttpServer`), whose answer is one JSON object or a stream of events. Synchronous, one request at a time, no packages.
 Every fault of a server is an `EnvFailure`; what a server refuses in words is `ToolError`.
 """
@@ -10,27 +10,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
-import selectors
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from jaxagent.envs.http_client import HttpClient, as_object
 from jaxagent.errors import EnvFailure
 
 PROTOCOL = "2025-06-18"
-MAX_MESSAGE = 16 << 20
 MAX_PAGES = 100
-UNKNOWN_METHOD = {"code": -32601, "message": "this client offers nothing to servers"}
-_BOUND = (  # the server dies with its worker, however that dies; other systems rely on the end of its stdin
-    "import ctypes, os, sys\n"
-    "if sys.platform == 'linux': ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)\n"
-    "if os.getppid() == int(sys.argv[1]): os.execvp(sys.argv[2], sys.argv[2:])"  # else it has died meanwhile
-)
+MAX_RESULT = 1 << 20  # characters of one result; the rollout cuts far below that
 
 
 class ToolError(Exception):
@@ -89,7 +77,10 @@ def call_tool(server: McpServer, name: str, arguments: Mapping[str, Any]) -> tup
     parts = [_text(part) for part in content]
     if not parts and result.get("structuredContent") is not None:
         parts = [json.dumps(result["structuredContent"], ensure_ascii=False)]
-    return "\n".join(parts), result.get("isError") is True
+    text = "\n".join(parts)
+    if len(text) > MAX_RESULT:
+        text = f"{text[:MAX_RESULT]}\n[result cut: {len(text) - MAX_RESULT} more characters]"
+    return text, result.get("isError") is True
 
 
 def _text(part: Any) -> str:
@@ -107,7 +98,7 @@ def _text(part: Any) -> str:
     return f"[{part.get('type')}]"
 
 
-def _result(message: Mapping[str, Any], method: str) -> dict[str, Any]:
+def result_of(message: Mapping[str, Any], method: str) -> dict[str, Any]:
     """The result of a response. Raises ToolError for an error, EnvFailure for neither."""
     error, result = message.get("error"), message.get("result")
     if isinstance(error, Mapping):
@@ -115,83 +106,6 @@ def _result(message: Mapping[str, Any], method: str) -> dict[str, Any]:
     if not isinstance(result, dict):
         raise EnvFailure("garbage", f"{method}: a response with neither result nor error")
     return result
-
-
-class StdioServer:
-    """Owner of a server process, which speaks over its stdin and stdout."""
-
-    def __init__(
-        self, command: Sequence[str], *, seconds: float, env: Mapping[str, str], cwd: str | None = None
-    ):
-        self._seconds, self._ids, self._buffer = seconds, itertools.count(1), b""
-        self._process = subprocess.Popen(
-            [sys.executable, "-S", "-E", "-c", _BOUND, str(os.getpid()), *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            bufsize=0,
-            env={**os.environ, **env},
-            cwd=cwd,
-            start_new_session=True,
-        )
-
-    def request(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        number, end = next(self._ids), time.monotonic() + self._seconds
-        self._send({"jsonrpc": "2.0", "id": number, "method": method, "params": dict(params)})
-        while True:
-            message = self._receive(method, end)
-            if "method" in message:
-                self._reply(message)
-            elif message.get("id") == number:
-                return _result(message, method)
-
-    def notify(self, method: str) -> None:
-        self._send({"jsonrpc": "2.0", "method": method})
-
-    def close(self) -> None:
-        """End the server and what it started."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-
-    def _reply(self, message: Mapping[str, Any]) -> None:
-        """A server may ask for a sign of life; notifications (logs, progress) are not answered."""
-        if "id" in message:
-            answer = {"result": {}} if message["method"] == "ping" else {"error": UNKNOWN_METHOD}
-            self._send({"jsonrpc": "2.0", "id": message["id"], **answer})
-
-    def _send(self, message: Mapping[str, Any]) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")
-        except OSError as exc:
-            raise EnvFailure("died", f"the MCP server closed its stdin{self._exit()}") from exc
-
-    def _receive(self, method: str, end: float) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._buffer:
-                if not selector.select(max(end - time.monotonic(), 0)):
-                    raise EnvFailure("hang", f"{method}: no answer in {self._seconds:g} s")
-                part = os.read(self._process.stdout.fileno(), 1 << 16)
-                if not part:
-                    raise EnvFailure("died", f"{method}: the MCP server closed its stdout{self._exit()}")
-                self._buffer += part
-                if len(self._buffer) > MAX_MESSAGE:
-                    raise EnvFailure("garbage", f"{method}: a message of more than {MAX_MESSAGE} bytes")
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return as_object(line, method)
-
-    def _exit(self) -> str:
-        try:
-            return f"; it ended with exit code {self._process.wait(1.0)}"
-        except subprocess.TimeoutExpired:
-            return ""
 
 
 class HttpServer:
@@ -214,7 +128,7 @@ class HttpServer:
         for data in _events(reply.body) if stream else [reply.body]:
             message = as_object(data, method)
             if "method" not in message and message.get("id") == number:
-                return _result(message, method)
+                return result_of(message, method)
         raise EnvFailure("garbage", f"{method}: the answer holds no response to request {number}")
 
     def notify(self, method: str) -> None:
@@ -224,7 +138,8 @@ class HttpServer:
     def close(self) -> None:
         """Servers without sessions answer 405; none of it concerns the episode any more."""
         if "Mcp-Session-Id" in self._headers:
-            self._client.send("DELETE", "", repeatable=False, headers=self._headers)
+            with contextlib.suppress(EnvFailure):
+                self._client.send("DELETE", "", repeatable=False, headers=self._headers)
 
 
 def _events(body: bytes) -> Iterator[bytes]:

@@ -9,33 +9,25 @@ the `Evaluation`: `task` is the line, `transcript` the calls in order, {"name", 
 
 from __future__ import annotations
 
-import atexit
 import functools
 import json
-import os
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Any
 
 import numpy as np
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict
 
 from jaxagent.chat.tools import parse_tool_calls
 from jaxagent.config import Record
 from jaxagent.envs.entry import Entry
-from jaxagent.envs.http_client import HttpClient, check_url
+from jaxagent.envs.http_client import check_url
 from jaxagent.envs.json_lines import read_records
-from jaxagent.envs.mcp_client import (
-    HttpServer,
-    McpServer,
-    StdioServer,
-    ToolError,
-    call_tool,
-    handshake,
-    list_tools,
-)
+from jaxagent.envs.mcp_client import McpServer, ToolError, call_tool, list_tools
+from jaxagent.envs.mcp_servers import McpOptions, claim, forget, start
 from jaxagent.envs.protocol import EnvSpec, ScriptedPolicy
 from jaxagent.envs.reference import resolve
 from jaxagent.errors import ConfigError, EnvFailure
@@ -69,62 +61,22 @@ class Line(Record):
     task_id: str = ""
 
 
-class McpOptions(Record):
-    """command: of a stdio server (with `env` added to its environment), or url: of a streamable HTTP one.
-
-    token_variable: environment variable that holds the bearer token of `url`.
-    files: split -> task file. checker, expert: "package.module:NAME" (path: its folder); the expert is
-           (line, rng, sloppiness) -> scripted policy.
-    reuse: keep one server for all episodes of a worker; only for servers without state.
-    step_s: seconds a tool call may take. max_steps: messages of an episode. system: the system message.
-    tools_in_text: describe the tools in the system message, for chat templates that have no place for tools.
-    """
-
-    command: tuple[str, ...] = ()
-    url: str = ""
-    env: dict[str, str] = Field(default={})
-    token_variable: str = ""
-    files: dict[str, str] = Field(min_length=1)
-    checker: str
-    expert: str = ""
-    path: str = ""
-    reuse: bool = False
-    step_s: float = Field(default=30.0, gt=0)
-    max_steps: int = Field(default=20, ge=1)
-    system: str = ""
-    tools_in_text: bool = False
-
-
-def start(options: McpOptions) -> McpServer:
-    """A server after the handshake. Raises EnvFailure."""
-    if options.url:
-        token = os.environ.get(options.token_variable, "") if options.token_variable else ""
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        server: McpServer = HttpServer(HttpClient(options.url, options.step_s, 0, headers))
-    else:
-        server = StdioServer(options.command, seconds=options.step_s, env=options.env)
-    try:
-        handshake(server)
-    except EnvFailure:
-        server.close()
-        raise
-    return server
-
-
-_kept: dict[str, McpServer] = {}  # servers that a worker keeps, by their options
-
-
 class McpTools:
     """One episode. State: the calls so far and the final message."""
 
     def __init__(self, options: McpOptions):
-        self._options, self._server = options, None
+        self._options = options
+        self._server: McpServer | None = None
         self._checker: Checker = resolve(options.checker, path=options.path, key="env.options.checker")
 
     def reset(self, task: Task) -> StepResult:
         self._line, self._transcript, self._final = dict(task.meta["line"]), list[dict[str, Any]](), ""
-        self._server = self._claim()
-        tools = list_tools(self._server)
+        self._server = claim(self._options)
+        try:
+            tools = list_tools(self._server)
+        except EnvFailure:
+            forget(self._options)
+            raise
         return StepResult(str(self._line["prompt"]), anchor=task.task_id, info={"tools": tools})
 
     def step(self, action: Action) -> StepResult:
@@ -133,7 +85,8 @@ class McpTools:
         if not action.tool_calls:
             self._final = action.text
             return StepResult("The answer was handed in.", done=True, anchor=self._anchor)
-        replies = [self._call(call) for call in action.tool_calls]
+        end = time.monotonic() + self._options.step_s
+        replies = [self._call(call, end) for call in action.tool_calls]
         failed = any(entry["error"] for entry in self._transcript[-len(replies) :])
         return StepResult(
             "\n".join(replies),
@@ -158,33 +111,21 @@ class McpTools:
         """What the server has been asked so far."""
         return json.dumps([[entry["name"], entry["arguments"]] for entry in self._transcript])
 
-    def _claim(self) -> McpServer:
-        if not self._options.reuse:
-            return start(self._options)
-        key = self._options.model_dump_json()
-        if key not in _kept:
-            _kept[key] = start(self._options)
-            atexit.register(self._forget)
-        return _kept[key]
-
-    def _call(self, call: ToolCall) -> str:
+    def _call(self, call: ToolCall, end: float) -> str:
+        """The reply to one call of a message; after `end` the message's further calls are not made."""
         assert self._server is not None
         try:
+            if time.monotonic() > end:
+                raise ToolError(f"not called: the calls before it took {self._options.step_s:g} s")
             text, error = call_tool(self._server, call.name, call.arguments)
         except ToolError as exc:
             text, error = f"Error: {exc}", True
         except EnvFailure:
-            self._forget()
+            forget(self._options)
             raise
         entry = {"name": call.name, "arguments": dict(call.arguments), "result": text, "error": error}
         self._transcript.append(entry)
         return text or ("Error." if error else "Done.")
-
-    def _forget(self) -> None:
-        """A kept server that failed serves no further episode; none outlives its process."""
-        server = _kept.pop(self._options.model_dump_json(), None)
-        if server is not None:
-            server.close()
 
 
 @functools.cache
@@ -251,7 +192,7 @@ def mcp_spec(options: McpOptions) -> EnvSpec:
     for split in options.files:
         tasks(options, split)
     try:
-        server = start(options)
+        server = start(options, first=True)
         try:
             tools = list_tools(server)
         finally:

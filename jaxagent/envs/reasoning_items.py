@@ -7,9 +7,11 @@ import json
 from typing import Any
 
 from jaxagent.envs.entry import need
+from jaxagent.envs.reasoning_guard import guard, refuse
 
 INSTALL = "pip install 'jaxagent[reasoning]'"
 _library = need("reasoning_gym", install=INSTALL)
+guard("reasoning_gym")
 
 
 @functools.lru_cache(maxsize=64)
@@ -27,4 +29,5 @@ def ask(name: str, config: str, index: int, answer: str | None) -> dict[str, Any
     if answer is None:
         stored = item["answer"]
         return {"question": str(item["question"]), "answer": "" if stored is None else str(stored)}
+    refuse(name, answer)
     return {"score": float(dataset.score_answer(answer, item))}

@@ -186,6 +186,10 @@ def _task(item: Any, name: str, split: str, url: str) -> Task:
         ) from exc
 
 
+def _positive(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
 def remote_spec(options: RemoteOptions) -> EnvSpec:
     """The environment that the server hosts. Raises ConfigError if it is out of reach or describes itself wrongly."""
     check_url(options.url, "env.options.url")
@@ -194,10 +198,12 @@ def remote_spec(options: RemoteOptions) -> EnvSpec:
             f"env.options.token_variable: ${options.token_variable} is not set; export the token"
         )
     about = _ask(options, "GET", "/v1/environment")
-    name, max_steps = about.get("name"), about.get("max_steps")
-    if not isinstance(name, str) or not isinstance(max_steps, int) or max_steps < 1:
+    name, max_steps = about.get("name"), about.get("max_steps", 0)
+    shown = about.get("max_observation_chars", 16_000)
+    if not isinstance(name, str) or not name or not _positive(max_steps) or not _positive(shown):
         raise ConfigError(
-            f"env.options.url={options.url!r}: GET /v1/environment needs `name` and `max_steps`: {about}"
+            f"env.options.url={options.url!r}: GET /v1/environment needs `name`, and `max_steps` and "
+            f"`max_observation_chars` as positive integers; it answered {about!r:.300}"
         )
     waits = options.step_s * (1 + options.retries) + 2.0 * 2**options.retries
     return EnvSpec(
@@ -209,7 +215,7 @@ def remote_spec(options: RemoteOptions) -> EnvSpec:
         observe=observe,
         max_steps=max_steps,
         expert=partial(RemoteExpert, options) if about.get("expert") is True else None,
-        max_observation_chars=int(about.get("max_observation_chars", 16_000)),
+        max_observation_chars=shown,
         worker={"step_s": waits},
     )
 

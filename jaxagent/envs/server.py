@@ -4,22 +4,19 @@
     python -m jaxagent.envs.server RUN.yaml                 the `env` section of a run file
 
 Listens on this machine only unless told otherwise (--host), takes a bearer token from an environment variable
-(--token-variable), ends idle sessions and bounds their number. Requests are read by threads; sessions live in one event
-loop (server_sessions.py), environments in worker processes (pool.py).
+(--token-variable), ends idle sessions and bounds their number. Requests are read by threads (server_http.py); sessions
+live in one event loop (server_sessions.py), environments in worker processes (pool.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import hmac
-import json
 import os
 import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -27,14 +24,15 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from jaxagent.config import EnvConfig, read_run
 from jaxagent.envs.pool import EnvPool
 from jaxagent.envs.protocol import EnvSpec
-from jaxagent.envs.server_sessions import Refused, Sessions
+from jaxagent.envs.server_http import Listener, Refused
+from jaxagent.envs.server_sessions import Sessions
 from jaxagent.envs.table import find_env
 from jaxagent.errors import ConfigError, JaxagentError
 from jaxagent.yaml_files import parse_yaml
 
-MAX_REQUEST = 8 << 20
-READ_S = 60.0  # a connection that sends nothing for so long is closed
+CONNECTIONS = 64  # open at once beside two for every session: lists of tasks, demonstrations, retries
 ANSWER_S = 3600.0  # the pool has deadlines of its own; this only bounds a thread's life
+MAX_KEY = 200
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
@@ -55,11 +53,8 @@ class EnvServer:
         self._pool = EnvPool(workers)
         self._sessions = Sessions(spec, self._pool, limit=sessions, idle_s=idle_s)
         self._idle_s = idle_s
-        try:
-            self._http = ThreadingHTTPServer((host, port), _handler(self._answer, token))
-        except OSError as exc:
-            raise ConfigError(f"cannot listen on {host}:{port}: {exc}; choose another --port") from exc
-        self._http.daemon_threads = True
+        connections = CONNECTIONS + 2 * sessions
+        self._http = Listener(host, port, self._answer, token=token, connections=connections)
         self._loop = asyncio.new_event_loop()
         self._threads = [
             threading.Thread(target=self._run_loop, daemon=True),
@@ -68,8 +63,7 @@ class EnvServer:
 
     @property
     def url(self) -> str:
-        host, port = self._http.server_address[:2]
-        return f"http://{host!s}:{port}"
+        return self._http.url
 
     def __enter__(self) -> EnvServer:
         for thread in self._threads:
@@ -109,9 +103,11 @@ async def _route(sessions: Sessions, method: str, target: str, body: Mapping[str
         case ("GET", "v1", "environment"):
             return sessions.about()
         case ("GET", "v1", "tasks"):
-            return sessions.tasks(parse_qs(url.query).get("split", [""])[0])
+            return await sessions.tasks(parse_qs(url.query).get("split", [""])[0])
         case ("POST", "v1", "sessions"):
             key = _field(body, "key", str) if "key" in body else ""
+            if len(key) > MAX_KEY:
+                raise Refused(400, "raised", f"a key of {len(key)} characters; at most {MAX_KEY} are kept")
             return await sessions.create(_field(body, "split", str), _field(body, "task_id", str), key)
         case ("POST", "v1", "sessions", name, "step"):
             return await sessions.step(name, _field(body, "index", int), _field(body, "message", str))
@@ -121,6 +117,8 @@ async def _route(sessions: Sessions, method: str, target: str, body: Mapping[str
             return await sessions.release(name)
         case ("POST", "v1", "demonstrations"):
             seed, sloppiness = _field(body, "seed", int), _field(body, "sloppiness", (int, float))
+            if not 0 <= sloppiness <= 1:
+                raise Refused(400, "raised", f"sloppiness={sloppiness:.8g}; expected 0 to 1")
             task = _field(body, "split", str), _field(body, "task_id", str)
             return await sessions.demonstrate(*task, seed, float(sloppiness))
     raise Refused(404, "raised", f"there is no {method} {url.path}")
@@ -131,59 +129,6 @@ def _field(body: Mapping[str, Any], name: str, kind: Any) -> Any:
     if not isinstance(value, kind) or isinstance(value, bool):
         raise Refused(400, "raised", f"the request's {name!r} is missing or of the wrong type: {value!r:.80}")
     return value
-
-
-def _handler(answer: Any, token: str) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        timeout = READ_S
-
-        def do_GET(self) -> None:
-            self._serve()
-
-        do_POST = do_DELETE = do_GET
-
-        def log_message(self, format: str, *args: Any) -> None:
-            """Requests are not logged: there are as many as steps."""
-
-        def _serve(self) -> None:
-            try:
-                status, fields = 200, answer(self.command, self.path, self._body())
-            except Refused as refused:
-                status, fields = refused.status, {"error": {"kind": refused.kind, "message": str(refused)}}
-            except Exception as exc:  # a fault of the server itself: this request's, not the others'
-                status, fields = 500, {"error": {"kind": "raised", "message": f"{type(exc).__name__}: {exc}"}}
-            payload = json.dumps(fields).encode()
-            try:
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(payload)))
-                self.end_headers()
-                self.wfile.write(payload)
-            except OSError:
-                self.close_connection = True  # the client has gone; its session stays until it is asked again
-
-        def _body(self) -> dict[str, Any]:
-            """The request's JSON object. It is read even when the request is refused: the connection goes on."""
-            length = self.headers.get("Content-Length", "0")
-            if not length.isdecimal() or int(length) > MAX_REQUEST or self.headers.get("Transfer-Encoding"):
-                self.close_connection = True
-                raise Refused(
-                    413, "raised", f"a body of {length} bytes; {MAX_REQUEST} are allowed, with their length"
-                )
-            data = self.rfile.read(int(length))
-            given = self.headers.get("Authorization", "")
-            if token and not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
-                raise Refused(401, "raised", "the bearer token is missing or wrong")
-            try:
-                value = json.loads(data) if data else {}
-            except (ValueError, RecursionError) as exc:
-                raise Refused(400, "raised", f"the body is not JSON: {exc}") from exc
-            if not isinstance(value, dict):
-                raise Refused(400, "raised", f"the body is {type(value).__name__}, not a JSON object")
-            return value
-
-    return Handler
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

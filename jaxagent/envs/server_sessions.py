@@ -16,23 +16,17 @@ from typing import Any
 
 from jaxagent.envs.handle import EnvHandle, Pool
 from jaxagent.envs.protocol import EnvSpec
+from jaxagent.envs.server_http import Refused
 from jaxagent.envs.wire import encode
 from jaxagent.errors import ConfigError, EnvFailure
 from jaxagent.types import Message, Prompt, StepResult, Task
 
 
-class Refused(Exception):
-    """An answer that is no success: HTTP status, and the `error` object of its body."""
-
-    def __init__(self, status: int, kind: str, message: str):
-        super().__init__(message)
-        self.status, self.kind = status, kind
-
-
 class Session:
     """One open episode. `lock` makes a repeated request wait for the first and then get the same answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, task: Task) -> None:
+        self.task = task
         self.lock = asyncio.Lock()
         self.used = time.monotonic()
         self.handle: EnvHandle | None = None
@@ -52,6 +46,7 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         self._keys: dict[str, str] = {}  # a client's key -> the session that it made
         self._tasks: dict[str, dict[str, Task]] = {}
+        self._reading = asyncio.Lock()
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -66,26 +61,30 @@ class Sessions:
             "expert": spec.expert is not None,
         }
 
-    def tasks(self, split: str) -> dict[str, Any]:
+    async def tasks(self, split: str) -> dict[str, Any]:
         """The tasks of a split, without `meta`: it may hold solutions."""
         names = ("task_id", "scenario", "difficulty", "type", "seed")
-        return {
-            "tasks": [{name: getattr(task, name) for name in names} for task in self._split(split).values()]
-        }
+        known = await self._split(split)
+        return {"tasks": [{name: getattr(task, name) for name in names} for task in known.values()]}
 
     async def create(self, split: str, task_id: str, key: str) -> dict[str, Any]:
         """A new session; the same key gives the session that it made before."""
-        task = self._task(split, task_id)
+        task = await self._task(split, task_id)
         name = self._keys.get(key, "") if key else ""
         if name not in self._sessions:
             if len(self._sessions) >= self._limit:
                 raise Refused(503, "raised", f"all {self._limit} sessions are taken; release some, or wait")
             name = secrets.token_urlsafe(16)
-            self._sessions[name] = Session()
+            self._sessions[name] = Session(task)
             if key:
                 self._keys[key] = name
         session = self._sessions[name]
+        if session.task is not task:
+            taken = session.task.task_id
+            raise Refused(409, "raised", f"this key made a session of task {taken!r:.200}; take a new key")
         async with session.lock:
+            if name not in self._sessions:  # the request that made it has failed while this one waited
+                raise Refused(503, "reset", "the session could not be opened; ask again")
             session.used = time.monotonic()
             if session.handle is None:
                 try:
@@ -147,16 +146,17 @@ class Sessions:
 
     async def demonstrate(self, split: str, task_id: str, seed: int, sloppiness: float) -> dict[str, Any]:
         """What the environment's expert says in a whole episode, played in the pool."""
-        task, expert = self._task(split, task_id), self._spec.expert
+        task, expert = await self._task(split, task_id), self._spec.expert
         if expert is None:
             raise Refused(404, "raised", f"environment {self._spec.name} has no scripted expert")
         texts: list[str] = []
         try:
             handle = await self._pool.open(self._spec, task)
             try:
-                policy, result = expert(task, Random(seed), sloppiness), handle.first
+                # In a thread: an expert may search for minutes, and every session lives in this loop.
+                policy, result = await asyncio.to_thread(expert, task, Random(seed), sloppiness), handle.first
                 while not result.done and len(texts) < self._spec.max_steps:
-                    texts.append(policy.act(result.observation))
+                    texts.append(await asyncio.to_thread(policy.act, result.observation))
                     result = await handle.step(self._spec.parse(Message("assistant", texts[-1])))
             finally:
                 await handle.close()
@@ -171,16 +171,18 @@ class Sessions:
             if session.used < oldest and not session.lock.locked():
                 await self.release(name)
 
-    def _split(self, split: str) -> dict[str, Task]:
-        if split not in self._tasks:
-            try:
-                self._tasks[split] = {task.task_id: task for task in self._spec.tasks(split)}
-            except ConfigError as error:
-                raise Refused(404, "raised", str(error)) from error
-        return self._tasks[split]
+    async def _split(self, split: str) -> dict[str, Task]:
+        async with self._reading:  # read once, whoever asks meanwhile
+            if split not in self._tasks:
+                try:
+                    found = await asyncio.to_thread(self._spec.tasks, split)
+                except ConfigError as error:
+                    raise Refused(404, "raised", str(error)) from error
+                self._tasks[split] = {task.task_id: task for task in found}
+            return self._tasks[split]
 
-    def _task(self, split: str, task_id: str) -> Task:
-        tasks = self._split(split)
+    async def _task(self, split: str, task_id: str) -> Task:
+        tasks = await self._split(split)
         if task_id not in tasks:
             raise Refused(404, "reset", f"split {split!r} has no task {task_id!r:.200}")
         return tasks[task_id]

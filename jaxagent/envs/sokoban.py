@@ -217,6 +217,9 @@ def metrics(trajectories: Sequence[Trajectory]) -> Metrics:
 
 
 def sokoban_spec(options: SokobanOptions) -> EnvSpec:
+    """Makes a level of every split, so that options without boards are known before the run."""
+    for split in options.tasks:
+        make_level(options, split, 0)
     return EnvSpec(
         name="sokoban",
         make=partial(Sokoban, options),

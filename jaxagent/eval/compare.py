@@ -21,11 +21,12 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxagent.errors import DataError
-from jaxagent.eval.intervals import LEVEL, bootstrap
+from jaxagent.eval.intervals import LEVEL, blocks, bootstrap
 from jaxagent.eval.settings import read_json
 
 Record = Mapping[str, Any]  # a TaskRecord as JSON
 FLIPS = 10_000
+RECORD = {"task_id", "success", "completion", "turns"}
 EXACT_FLIPS = 12  # up to so many non-zero differences every sign pattern is counted
 
 
@@ -72,6 +73,11 @@ MEASURES: Mapping[str, Callable[[Record], Sequence[float]]] = {
 def compare(a: Path, b: Path) -> list[Comparison]:
     """Every split of A that B has too: the same mode of both, or the only one. Raises DataError if there is none."""
     of_a, of_b = read_evaluations(a), read_evaluations(b)
+    names = _environment(a), _environment(b)
+    if all(names) and names[0] != names[1]:
+        raise DataError(
+            f"{a} is of environment {names[0]!r} and {b} of {names[1]!r}; compare two of one environment"
+        )
     compared = []
     for mine in of_a:
         theirs = _counterpart(mine, of_a, of_b)
@@ -88,11 +94,23 @@ def read_evaluations(path: Path) -> list[Mapping[str, Any]]:
     """The evaluations of a folder of `jaxagent eval`, or the one in a file of a run's evaluations folder."""
     found = read_json(path / "result.json" if path.is_dir() else path)
     evaluations = found.get("evaluations", [found]) if isinstance(found, dict) else []
-    if not evaluations or not all("records" in item for item in evaluations):
+    if not isinstance(evaluations, list) or not evaluations or not all(map(_is_evaluation, evaluations)):
         raise DataError(
             f"{path} holds no task records; expected a folder of `jaxagent eval`, or a JSON file of RUN_DIR/evaluations"
         )
     return evaluations
+
+
+def _is_evaluation(item: Any) -> bool:
+    whole = isinstance(item, dict) and {"split", "mode", "records"} <= item.keys()
+    records = item["records"] if whole else None
+    return isinstance(records, list) and all(isinstance(r, dict) and r.keys() >= RECORD for r in records)
+
+
+def _environment(path: Path) -> str:
+    """The name of the environment that a folder of `jaxagent eval` is of; a training run's files do not say it."""
+    settings = read_json(path / "result.json").get("settings", {}) if path.is_dir() else {}
+    return settings.get("env", {}).get("name", "")
 
 
 def paired(name: str, a_P: Float[np.ndarray, "P"], b_P: Float[np.ndarray, "P"]) -> Paired:
@@ -138,8 +156,11 @@ def sign_flip(difference_P: Float[np.ndarray, "P"], *, seed: int = 0) -> float:
     if n <= EXACT_FLIPS:
         bits_XN = (np.arange(2**n)[:, None] >> np.arange(n)) & 1
         return float((np.abs((2 * bits_XN - 1) @ value_N) >= far).mean())
-    sign_XN = np.random.default_rng(seed).choice([-1.0, 1.0], (FLIPS, n))
-    return float((1 + (np.abs(sign_XN @ value_N) >= far).sum()) / (1 + FLIPS))
+    rng = np.random.default_rng(seed)
+    as_far = sum(
+        int((np.abs(rng.choice([-1.0, 1.0], (rows, n)) @ value_N) >= far).sum()) for rows in blocks(FLIPS, n)
+    )
+    return (1 + as_far) / (1 + FLIPS)
 
 
 def _counterpart(

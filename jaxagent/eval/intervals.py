@@ -29,9 +29,18 @@ def bootstrap(
     """Percentile interval of the mean over P tasks, drawn with a fixed seed: the same values give the same
     one.
     """
-    drawn = np.random.default_rng(seed).integers(0, value_P.size, (resamples, value_P.size))
-    low, high = np.quantile(value_P[drawn].mean(axis=1), [0.5 - level / 2, 0.5 + level / 2])
+    rng, n = np.random.default_rng(seed), value_P.size
+    means = np.concatenate(
+        [value_P[rng.integers(0, n, (rows, n))].mean(axis=1) for rows in blocks(resamples, n)]
+    )
+    low, high = np.quantile(means, [0.5 - level / 2, 0.5 + level / 2])
     return float(low), float(high)
+
+
+def blocks(rows: int, width: int, most: int = 1 << 22) -> list[int]:
+    """Numbers of rows that add up to `rows`, each block of at most `most` values: benchmarks have 50,000 tasks."""
+    size = max(1, most // width)
+    return [min(size, rows - start) for start in range(0, rows, size)]
 
 
 def interval(value_P: Float[np.ndarray, "P"], level: float = LEVEL) -> tuple[float, float]:

@@ -21,6 +21,18 @@ from jaxagent.rollout.plans import Runner
 from jaxagent.types import Prompt, Task, Trajectory
 
 FAILURES = "failures.jsonl"
+FIELDS = (
+    "status",
+    "evaluation",
+    "usage",
+    "env_s",
+    "generate_s",
+    "prompt",
+    "tools",
+    "steps",
+    "session",
+    "spent",
+)
 
 
 class Ledger:
@@ -120,7 +132,7 @@ def read_episodes(path: Path) -> dict[tuple[str, int], EpisodeRecord]:
     for number, line in enumerate(path.read_text().split("\n")[:-1], 1):
         try:
             record = json.loads(line)
-            key = record["task"], record["rollout"]
+            key, *_ = (record["task"], record["rollout"]), *(record[name] for name in FIELDS)
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"{path}, line {number} is no episode: {line[:80]!r}; remove that line"

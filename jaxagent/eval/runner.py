@@ -7,13 +7,14 @@ JSON. How episodes are run, and with which weights, is the caller's.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from jaxagent.errors import ConfigError, RolloutError
+from jaxagent.errors import ConfigError, DataError, RolloutError
 from jaxagent.eval.behaviour import behaviour_metrics, cost_metrics
 from jaxagent.eval.metrics import TaskRecord, record_metrics, task_records
 from jaxagent.stage import Plan
@@ -81,7 +82,7 @@ async def evaluate(
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     _check_counts(trajectories, n)
     records = task_records(trajectories, tasks)
-    own = benchmark(trajectories) if benchmark and trajectories else {}
+    own = _checked(benchmark(trajectories)) if benchmark and trajectories else {}
     ours = {
         **behaviour_metrics(trajectories),
         **cost_metrics(trajectories),
@@ -97,6 +98,17 @@ async def evaluate(
         seconds=time.perf_counter() - start,
         own=tuple(name for name in own if name not in ours),
     )
+
+
+def _checked(own: Metrics) -> Metrics:
+    """The environment's metrics; JSON, and so every file that they go to, has finite numbers only."""
+    for name, value in own.items():
+        if not math.isfinite(value):
+            raise DataError(
+                f"the environment's metric {name!r} is {value}; EnvSpec.metrics must return finite numbers, and leave "
+                "out what is not defined"
+            )
+    return own
 
 
 def _check_counts(trajectories: Sequence[Trajectory], n: int) -> None:

@@ -7,18 +7,20 @@ The second is written into the folder: an evaluation goes on only under the same
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, model_validator
 
+from jaxagent.auxlm.endpoint import key_fault, url_fault
+from jaxagent.chat.tools import STRICT_JSON
 from jaxagent.config import Record, RunConfig
 from jaxagent.errors import ConfigError, DataError
 
 SETTINGS = "settings.json"
 Settings = dict[str, Any]
+FIXED_FIELDS = {"messages", "model", "n", "stream", "tools"}  # of a request
 
 
 class EndpointSettings(Record):
@@ -38,17 +40,18 @@ class EndpointSettings(Record):
 
     def check(self) -> None:
         """What can be wrong before the first request. Raises ConfigError."""
-        if not self.base_url.startswith(("http://", "https://")):
-            raise ConfigError(
-                f"--base-url {self.base_url!r}: --policy endpoint needs a URL that starts with http:// or https://, "
-                "for example http://127.0.0.1:8000/v1"
-            )
+        if fault := url_fault(self.base_url):
+            raise ConfigError(f"--base-url {self.base_url!r}: {fault}")
         if not self.model:
             raise ConfigError(
                 "--policy endpoint needs --model: the name under which the server knows the model"
             )
-        if self.api_key_env and self.api_key_env not in os.environ:
-            raise ConfigError(f"--api-key-env: the environment variable {self.api_key_env} is not set")
+        if self.api_key_env and (fault := key_fault(self.api_key_env)):
+            raise ConfigError(f"--api-key-env: {fault}")
+        if fixed := sorted(FIXED_FIELDS & self.extra.keys()):
+            raise ConfigError(
+                f"--extra: {', '.join(fixed)} cannot be changed; an answer comes whole, once a message"
+            )
 
 
 class Asked(Record):
@@ -81,13 +84,26 @@ def asked(words: Mapping[str, Any]) -> Asked:
     if "extra" in endpoint:
         endpoint["extra"] = _read_object(endpoint["extra"])
     values = {name: given[name] for name in Asked.model_fields if name in given}
+    _check_of_use(given, tuple(endpoint))
     values["greedy"] = bool(given.get("greedy")) or not given.get("n")
     return Asked.parse({**values, "endpoint": endpoint}, "eval")
 
 
+def _check_of_use(given: Mapping[str, Any], endpoint: tuple[str, ...]) -> None:
+    """A word that would change nothing is a misunderstanding. Raises ConfigError."""
+    policy = given.get("policy")
+    for name, condition, needs in (
+        *((name, policy == "endpoint", "--policy endpoint") for name in endpoint),
+        ("sloppiness", policy == "expert", "--policy expert"),
+        ("temperature", bool(given.get("n")), "--n, for greedy rollouts have none"),
+    ):
+        if name in given and not condition:
+            raise ConfigError(f"--{name.replace('_', '-')} says nothing here: it needs {needs}")
+
+
 def _read_object(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = STRICT_JSON.decode(text)
     except ValueError as error:
         raise ConfigError(f"--extra {text!r} is no JSON ({error})") from None
     if not isinstance(value, dict):
@@ -117,6 +133,10 @@ def check_folder(out: Path, settings: Settings) -> None:
     path = out / SETTINGS
     if path.is_file():
         before = read_json(path)
+        if not isinstance(before, dict):
+            raise DataError(
+                f"{path} holds no settings of an evaluation; choose another --out, or remove the folder"
+            )
         changed = [name for name in sorted({*before, *settings}) if before.get(name) != settings.get(name)]
         if changed:
             shown = "; ".join(f"{k}: {before.get(k)!r} there, {settings.get(k)!r} now" for k in changed)
@@ -135,7 +155,11 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Whole or not at all."""
+    """Whole or not at all. Raises DataError where nothing can be written."""
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n")
-    partial.replace(path)
+    text = json.dumps(value, indent=1, allow_nan=False) + "\n"
+    try:
+        partial.write_text(text)
+        partial.replace(path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written ({error})") from error

@@ -31,8 +31,9 @@ def usage(trajectory: Trajectory) -> Usage | None:
         if not counts:
             return None
         context, sampled = tuple(counts["context"]), tuple(counts["sampled"])
-        processed = counts.get("processed") or [context[-1] + sampled[-1]]
-        return Usage(context, sampled, tuple(processed))
+        if "processed" in counts:
+            return Usage(context, sampled, tuple(counts["processed"]))
+        return Usage(context, sampled, (context[-1] + sampled[-1],))
     first = {}
     for segment in trajectory.segments:
         for k in np.unique(segment.step_T[segment.step_T >= 0]).tolist():

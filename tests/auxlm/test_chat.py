@@ -67,7 +67,11 @@ def test_thinking_and_odd_contents(body, content, thinking):
     assert answer.wire == {"role": "assistant", "content": content}
 
 
-@pytest.mark.parametrize("arguments", ['{"a": 1, "b": ', "[1]", "nonsense"])
+@pytest.mark.parametrize(
+    "arguments",
+    ['{"a": 1, "b": ', "[1]", "nonsense", '{"a": NaN, "b": 1}', '{"a": 1e999, "b": 1}', '{"a":' * 100_000],
+    ids=["cut", "list", "text", "nan", "inf", "deep"],
+)
 def test_arguments_that_are_no_object_come_back_as_the_parsers_error(arguments):
     answer = read(completion("x", calls=[ADDING, ("add", arguments)]))
     assert answer.message.tool_calls == answer.calls == ()
@@ -85,12 +89,23 @@ def test_arguments_that_are_no_object_come_back_as_the_parsers_error(arguments):
         b'{"choices": []}',
         b'{"choices": [{"message": {"content": 3}}]}',
         b'{"choices": [{}]}',
+        b"[" * 200_000,
     ],
+    ids=["html", "list", "empty", "number", "no message", "deep"],
 )
 def test_garbage_can_be_asked_for_again(data):
     with pytest.raises(AuxError) as caught:
         read_answer(data)
     assert caught.value.retry
+
+
+@pytest.mark.parametrize("count", [-5, True, 10**400, 1.5, "7", None])
+def test_what_is_no_count_of_tokens_was_not_counted(count):
+    for usage in ((count, 4), (20, count)):
+        answer = read(completion("x", usage=usage))
+        assert (answer.context, answer.sampled) == (None, None)
+    nan = b'{"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": NaN, "completion_tokens": 1}}'
+    assert read_answer(nan).context is None
 
 
 # --- messages to histories -------------------------------------------------------------------------------
@@ -276,3 +291,11 @@ def test_an_answer_starts_the_patience_anew(serve):
 
     asyncio.run(three())
     chat.backend.close()
+
+
+@pytest.mark.parametrize("after", ["1e9", "\u00b2", "999999999", "-1", "Wed, 21 Oct 2015 07:28:00 GMT"])
+def test_an_absurd_wait_is_not_waited_for(serve, after):
+    def reply(body, number):
+        return solver(body, number) if number else (429, {"Retry-After": after}, b"slow down")
+
+    assert play(serve(reply), timeout_s=0.5 if after == "999999999" else 20.0).success

@@ -128,6 +128,8 @@ def test_missing_arguments_are_none_given(name):
         ('<tool_call>{"name": "add", "arguments": [1, 2]}</tool_call>', "must be an object, got list"),
         ('<tool_call>{"name": "add", "arguments": "a=1"}</tool_call>', "string that is not JSON"),
         ('<tool_call>{"name": "add", "arguments": {"a": NaN, "b": 1}}</tool_call>', "NaN is not JSON"),
+        ('<tool_call>{"name": "add", "arguments": {"a": 1e999, "b": 1}}</tool_call>', "1e999 is too large"),
+        ('<tool_call>{"name": "add", "arguments": "{\\"a\\": -1e999}"}</tool_call>', "-1e999 is too large"),
         ('<tool_call>{"name": "add", "arguments": {}} and more</tool_call>', "unexpected text"),
         (call("ad"), "Did you mean 'add'?"),
         (call("zzz"), "Tools: add, now"),

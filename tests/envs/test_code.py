@@ -1,10 +1,12 @@
 """Functions against hidden unit tests: verdicts by hand, and every known way of passing without solving."""
 
 import json
+import tracemalloc
 from random import Random
 
 import pytest
 
+from jaxagent.envs import code_tests
 from jaxagent.envs.code_judge import JudgeLimits, run_tests
 from jaxagent.envs.code_tests import CodeTests, generated
 from jaxagent.envs.table import find_env
@@ -52,6 +54,8 @@ VALUES = [
     "1.5",
     "2j",
     "10**40",
+    "-(2**53)",
+    "[0, 1, True, 1.0]",
     "frozenset()",
     "True",
     "'é\\n'",
@@ -79,6 +83,33 @@ def test_exceptions_cross_by_name():
     assert passed("class ValueErro(Exception): pass\ndef f(x):\n    raise ValueErro('low')", tests, "f") == [
         False
     ]
+
+
+def test_an_exception_that_ends_an_iteration_is_no_pass():
+    code = "def even(x):\n    raise StopIteration"
+    tests = [
+        "assert all(map(even, [2, 4]))",
+        "assert list(map(even, [1])) == []",
+        "assert not any(map(even, [1]))",
+    ]
+    assert passed(code, tests, "even") == [False] * 3
+    by_hand = "def even(x):\n    apis.judge.answer(raised='StopIteration', message='')\n    return object()"
+    assert passed(by_hand, tests, "even") == [False] * 3
+
+
+def test_a_test_that_never_calls_the_function_is_no_pass():
+    forgotten = "def check(candidate):\n    assert candidate(1, 2) == 3"  # HumanEval's, without its call
+    report = run_tests("def add(a, b):\n    return 0", [forgotten], entry_point="add", limits=LIMITS)
+    assert report.failures == ("test 1: it never calls add: a fault of the test",)
+
+
+def test_only_the_newest_answer_is_kept():
+    tracemalloc.start()
+    code = "def f(x):\n    for n in range(24):\n        apis.judge.answer(value=chr(65 + n) * 4_000_000)\n    return x"
+    assert passed(code, ["assert f(1) == 1"], "f", JudgeLimits(call_s=20, total_s=25)) == [True]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 60_000_000  # all of them would be 96 MB
 
 
 def test_a_check_function_in_the_manner_of_humaneval():
@@ -215,9 +246,15 @@ def test_files(tmp_path):
     with pytest.raises(ConfigError, match="there is no such file"):
         find_env("code", {"files": {"train": str(tmp_path / "none.jsonl")}})
     bad = tmp_path / "bad.jsonl"
-    bad.write_text(json.dumps({**line, "entry_point": "a b"}))
-    with pytest.raises(DataError, match=r"bad.jsonl:1: .*no function name"):
-        find_env("code", {"files": {"train": str(bad)}})
+    for name, why in (
+        ("a b", "no function name"),
+        ("class", "no function name"),
+        ("apis", "uses the name 'apis'"),
+    ):
+        bad.write_text(json.dumps({**line, "entry_point": name}))
+        with pytest.raises(DataError, match=rf"bad.jsonl:1: .*{why}"):
+            find_env("code", {"files": {"train": str(bad), name: str(bad)}})
+        code_tests._read.cache_clear()
 
 
 def test_the_expert_solves_and_a_wrong_one_does_not():

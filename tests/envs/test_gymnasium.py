@@ -1,8 +1,10 @@
 """Gymnasium environments with text: the example of docs/, FrozenLake's drawing, rules of success, what does not fit."""
 
+import random
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from jaxagent.envs.gymnasium_text import GymnasiumOptions, GymnasiumText, parse, plain
@@ -10,9 +12,8 @@ from jaxagent.envs.table import find_env
 from jaxagent.errors import ConfigError
 from jaxagent.types import Action, ExecStatus, Message
 from tests.envs.contract import check_contract
-from tests.envs.needs import package
 
-pytestmark = package("gymnasium", "pip install 'jaxagent[gymnasium]'")
+gymnasium = pytest.importorskip("gymnasium", reason="needs gymnasium: pip install 'jaxagent[gymnasium]'")
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "gymnasium_env"
 CORRIDOR = {
     "factory": "corridor:Corridor",
@@ -84,6 +85,35 @@ def test_the_same_seed_slips_the_same_way():
         seen.append([env.step(Action("Right")).observation for _ in range(3)])
         env.close()
     assert seen[0] == seen[1]
+
+
+class Dice(gymnasium.Env):
+    """Draws from the global generators, as old environments do."""
+
+    observation_space = action_space = gymnasium.spaces.Text(40, charset="0123456789 throw")
+
+    def reset(self, *, seed=None, options=None):
+        return self._thrown(), {}
+
+    def step(self, action):
+        return self._thrown(), 0.0, False, False, {}
+
+    def _thrown(self) -> str:
+        return f"{random.randrange(10**9)} {np.random.randint(10**9)}"  # noqa: NPY002
+
+
+def test_episodes_side_by_side_do_not_share_the_global_generators():
+    spec = find_env("gymnasium", {"factory": f"{__name__}:Dice"})
+    task, throw = spec.tasks("train")[1], Action("throw")
+    alone, first, second = spec.make(), spec.make(), spec.make()
+    wanted = [alone.reset(task), alone.step(throw), alone.step(throw)]
+    np.random.seed(5)  # noqa: NPY002
+    mixed = [[env.reset(task)] for env in (first, second)]
+    for _ in range(2):
+        for env, seen in zip((first, second), mixed, strict=True):
+            seen.append(env.step(throw))
+    assert mixed == [wanted, wanted]
+    assert np.random.random() == np.random.RandomState(5).random()  # noqa: NPY002  nor disturb whoever else draws
 
 
 def test_colours_become_brackets():

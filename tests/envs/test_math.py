@@ -61,6 +61,61 @@ def test_equal_answers(gold, given, right):
 
 
 @needs_math
+@pytest.mark.parametrize(
+    ("gold", "given"),
+    [
+        ("42", "6*7"),
+        ("42", r"6 \times 7"),
+        ("42", r"x = 6 \cdot 7"),
+        ("42", "40+2"),
+        ("42", "43-1"),
+        ("42", "40 2"),
+        ("42", r"\frac{84}{2}"),
+        ("42", r"\sqrt{1764}"),
+        ("42", r"\binom{42}{1}"),
+        ("42", r"\sum_{k=1}^{42} 1"),
+        ("42", r"\int_0^{42} 1 dx"),
+        ("42", r"\max(41,42)"),
+        ("42", r"\operatorname{lcm}(6,7)"),
+        ("42", "|-42|"),
+        ("5040", "7!"),
+        ("1024", "2^{10}"),
+    ],
+)
+def test_writing_the_question_down_is_no_answer(gold, given):
+    assert not play(gold, f"\\boxed{{{given}}}")[1].success
+
+
+@needs_math
+@pytest.mark.parametrize(
+    ("gold", "given"),
+    [
+        ("42", "n = 42"),
+        ("42", "40 + 2 = 42"),
+        ("42", r"42\text{ cm}^2"),
+        ("42", r"42\,\mathrm{km/h}"),
+        ("42", r"42^\circ"),
+        ("42", r"\$42"),
+        ("42", r"x=\left(42\right)"),
+        ("42", r"4.2\times 10^1"),
+        ("0.001", "10^{-3}"),
+        ("1000", "1{,}000"),
+        ("-1/2", r"-\frac{1}{2}"),
+        ("0.5", r"\dfrac12"),
+        ("3/2", r"1\frac{1}{2}"),
+        (r"2\sqrt{2}", r"\sqrt{8}"),
+    ],
+)
+def test_the_forms_of_a_number_are_answers(gold, given):
+    assert play(gold, f"\\boxed{{{given}}}")[1].success
+
+
+@needs_math
+def test_calculations_count_where_that_is_asked_for():
+    assert play("42", r"\boxed{6*7}", calculations=True)[1].success
+
+
+@needs_math
 @pytest.mark.parametrize("hostile", ["9**9**9**9", "9^{9^{9^{9}}}", "(10^{10})!", "{" * 400 + "}" * 400])
 def test_a_hostile_answer_is_wrong_and_soon_over(hostile):
     start = time.process_time()
@@ -97,6 +152,13 @@ def test_an_invalid_message_ends_the_episode_unsolved():
 )
 def test_the_last_box(text, content):
     assert last_boxed(text) == content
+
+
+def test_many_open_boxes_take_no_time():
+    start = time.process_time()
+    assert last_boxed("\\boxed{" * 50_000) is None
+    assert last_boxed("\\boxed{" * 50_000 + "1}") == "1"
+    assert time.process_time() - start < 2
 
 
 def test_generated_problems_are_right_and_in_one_split():
@@ -148,8 +210,12 @@ def test_the_judges_child_is_replaced_when_it_is_lost():
     assert child.call([2], seconds=60).value == 4
     assert child.call(["sleep"], seconds=0.2).fault == "hang"
     assert child.call(["noise"], seconds=60).value == "noisenoise"
+    assert child._process is not None
+    full = child._process
     memory = child.call(["memory"], seconds=60)
     assert (memory.fault, memory.message) == ("raised", "MemoryError: ")
+    assert full.wait(60) == 0  # the next answer is not judged in what is left of its memory
+    assert child.call([1], seconds=60).value == 2
     assert child._process is not None
     os.kill(child._process.pid, signal.SIGKILL)
     assert child.call([3], seconds=60).value == 6

@@ -1,17 +1,21 @@
 """MCP servers: the example of docs/, the official SDK's servers, and servers that misbehave."""
 
+import contextlib
+import itertools
 import json
-import os
 import subprocess
 import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from jaxagent.envs import mcp_servers, mcp_tools
 from jaxagent.envs.http_client import HttpClient
-from jaxagent.envs.mcp_client import HttpServer, StdioServer, ToolError, call_tool, handshake, list_tools
+from jaxagent.envs.mcp_client import HttpServer, ToolError, call_tool, handshake, list_tools
+from jaxagent.envs.mcp_stdio import StdioServer
 from jaxagent.envs.table import find_env
 from jaxagent.errors import ConfigError, EnvFailure
 from jaxagent.types import ExecStatus, Message
@@ -85,10 +89,8 @@ def test_each_episode_has_a_server_of_its_own_unless_reused():
             last = env.step(spec.parse(Message("assistant", text)))
             env.close()
         assert last.observation == seen
-    from jaxagent.envs import mcp_tools
-
-    while mcp_tools._kept:
-        mcp_tools._kept.popitem()[1].close()
+    while mcp_servers._kept:
+        mcp_servers._kept.popitem()[1].close()
 
 
 def test_tools_in_the_text():
@@ -120,6 +122,10 @@ for line in sys.stdin:
         print(json.dumps({**reply, "result": {"tools": tools, **more}}), flush=True)
     else:
         name = message["params"]["name"]
+        if name == "long":
+            content = [{"type": "text", "text": "x" * 2_000_000}]
+            print(json.dumps({**reply, "result": {"content": content}}), flush=True)
+            continue
         if name == "hang":
             time.sleep(1000)
         if name == "exit":
@@ -160,30 +166,83 @@ def test_a_hang_ends_and_a_refusal_is_words(faulty):
         call_tool(faulty, "hang", {})
 
 
+def test_a_server_that_does_not_read_is_a_hang_and_no_block():
+    server = StdioServer([sys.executable, "-c", "import time; time.sleep(1000)"], seconds=0.5, env={})
+    with pytest.raises(EnvFailure, match="reads nothing") as failed:
+        server.request("tools/call", {"name": "x" * 1_000_000})
+    assert failed.value.kind == "hang"
+    server.close()
+
+
+def test_long_results_are_cut(faulty):
+    text, error = call_tool(faulty, "long", {})
+    assert (len(text) < 1_100_000, error) == (True, False)
+    assert text.endswith("x\n[result cut: 951424 more characters]")
+
+
+def test_the_calls_of_one_message_have_a_limit_together(monkeypatch):
+    spec = find_env("mcp", {**NOTES, "step_s": 20})
+    env = spec.make()
+    env.reset(spec.tasks("train")[0])
+    clock = itertools.count(0.0, 15.0)
+    monkeypatch.setattr(mcp_tools, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    result = env.step(spec.parse(Message("assistant", call("read_note", title="shopping") * 3)))
+    assert [message.content for message in result.messages] == [
+        "milk, bread",
+        "Error: not called: the calls before it took 20 s",
+        "Error: not called: the calls before it took 20 s",
+    ]
+    env.close()
+
+
+def test_closing_a_dead_http_server_says_nothing():
+    hello = http(json.dumps({"jsonrpc": "2.0", "id": 1, "result": {}})).replace(
+        b"\r\n\r\n", b"\r\nMcp-Session-Id: s7\r\n\r\n", 1
+    )
+    with raw_server(hello, http("", 202)) as (url, _):
+        server = HttpServer(HttpClient(f"{url}/mcp", 5, 0))
+        handshake(server)
+    server.close()
+
+
 HOST = """
 import sys, time
-from jaxagent.envs.mcp_client import StdioServer
-server = StdioServer([sys.executable, "-c", "import time; time.sleep(1000)"], seconds=9, env={})
+from jaxagent.envs.mcp_stdio import StdioServer
+launcher = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(1000)'])"
+server = StdioServer([sys.executable, "-c", launcher], seconds=9, env={})
 print(server._process.pid, flush=True)
 time.sleep(1000)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs the parent-death signal")
-def test_a_server_dies_with_its_worker():
+def living(group: int) -> list[str]:
+    """The processes of a group that are no zombies."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+            if int(fields[2]) == group and fields[0] != "Z":
+                found.append(stat.parent.name)
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for the processes in /proc")
+def test_a_server_and_what_it_started_die_with_their_worker():
     root = Path(__file__).parents[2]
     with subprocess.Popen([sys.executable, "-c", HOST], stdout=subprocess.PIPE, text=True, cwd=root) as host:
         assert host.stdout is not None
-        pid = int(host.stdout.readline())
-        time.sleep(0.5)  # until the server has asked for the signal
-        os.kill(pid, 0)
+        group = int(host.stdout.readline())
+        for _ in range(400):
+            if len(living(group)) == 2:
+                break
+            time.sleep(0.05)
+        assert len(living(group)) == 2  # the launcher, and the server that it started
         host.kill()
-    stat = Path(f"/proc/{pid}/stat")
-    for _ in range(200):
-        if not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] == "Z":
+    for _ in range(400):
+        if not living(group):
             return
         time.sleep(0.05)
-    raise AssertionError("the server outlived its worker")
+    raise AssertionError(f"outlived their worker: {living(group)}")
 
 
 def test_http_answers_as_json_and_as_events():
@@ -210,6 +269,10 @@ def test_http_answers_as_json_and_as_events():
         ({"url": "http://x"}, "exactly one"),
         ({"command": ["no-such-program-here"]}, "no program 'no-such-program-here'"),
         ({"command": [sys.executable, "-c", "pass"]}, "does not answer"),
+        (
+            {"command": [sys.executable, "-c", "import no_such_module"]},
+            r"(?s)exit code 1; its stderr ends:.*no_such_module",
+        ),
         ({"command": [], "url": "x"}, "expected http"),
         ({"checker": "checks:judg"}, "did you mean 'judge'"),
         ({"files": {"train": "none.jsonl"}}, "there is no such file"),

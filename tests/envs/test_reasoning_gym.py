@@ -1,10 +1,14 @@
 """reasoning-gym by name: official scores, partial credit, splits, hostile answers."""
 
+import re
 from random import Random
 
 import pytest
 
 from jaxagent.envs import reasoning_gym as rg
+from jaxagent.envs.judge_process import JudgeProcess
+from jaxagent.envs.reasoning_guard import Unreadable, evaluate
+from jaxagent.envs.reasoning_gym import ITEMS, item
 from jaxagent.envs.table import find_env
 from jaxagent.errors import ConfigError
 from jaxagent.rollout.demonstrate import play
@@ -89,3 +93,57 @@ def test_options_are_checked_before_the_run():
         find_env("reasoning_gym", {"datasets": {"chain_sum": {}}, "tasks": {"valid": 3}})
     with pytest.raises(ConfigError, match="datasets"):
         find_env("reasoning_gym", {"datasets": {}})
+
+
+@pytest.mark.parametrize(
+    "text", ["open('{file}', 'w')", "[open('{file}', 'w')]", "exec(chr(49)) or open('{file}', 'w')"]
+)
+def test_an_answer_is_never_run_as_python(text, tmp_path):
+    file = tmp_path / "written"
+    names = (
+        "countdown",
+        "puzzle24",
+        "n_queens",
+        "spiral_matrix",
+        "string_insertion",
+        "polynomial_multiplication",
+    )
+    for name in (*names, "simple_integration"):
+        env_spec = spec(**{name: {}})
+        _, verdict = answered(
+            env_spec, env_spec.tasks("train")[0], f"<answer>{text.format(file=file)}</answer>"
+        )
+        assert verdict.passed <= 1, name
+    assert not file.exists()
+
+
+def test_an_answer_that_is_the_question_is_worth_nothing():
+    env_spec = spec(countdown={}, simple_integration={})
+    for task in env_spec.tasks("train")[:2]:
+        if task.type == "countdown":
+            text = "(66+34+98+54+6)*(x-x)" + "+x/x" * 164
+            assert "Calculate 164 using all of these numbers: 66, 34, 98, 54, 6" in item(task)["question"]
+        else:
+            integrand = re.search(r"∫ (.*) dx", item(task)["question"])
+            assert integrand is not None, item(task)["question"]
+            text = f"Integral({integrand[1]}, X)"
+        assert answered(env_spec, task, f"<answer>{text}</answer>")[1].passed <= 1
+
+
+def test_lists_and_formulas_are_still_read():
+    assert evaluate("[[1, -2], ('a', 3.5)]") == [[1, -2], ("a", 3.5)]
+    assert evaluate("(0x12 + 3) << 1") == 42
+    for source in ("f(1)", "().__class__", "[x for x in (1,)]", "x", "lambda: 1"):
+        with pytest.raises(Unreadable):
+            evaluate(source)
+
+
+def test_an_item_does_not_depend_on_the_process():
+    """Some generators iterate over sets of text, whose order a process draws at its start."""
+    task = spec(isomorphic_strings={}).tasks("train")[0]
+    meta = task.meta
+    first, second = JudgeProcess(ITEMS), JudgeProcess(ITEMS)
+    asked = (meta["dataset"], meta["config"], 3, None)
+    assert first.call(asked, seconds=120).value == second.call(asked, seconds=120).value
+    first.close()
+    second.close()

@@ -9,6 +9,7 @@ import pytest
 
 from jaxagent.errors import DataError
 from jaxagent.eval.compare import bonett_price, compare, mcnemar, paired, sign_flip
+from jaxagent.eval.intervals import blocks, bootstrap
 from jaxagent.eval.metrics import record_metrics, task_records
 from jaxagent.eval.runner import EvalResult
 from tests.made_episodes import make_task, make_trajectory
@@ -106,3 +107,28 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
     (tmp_path / "old.json").write_text(json.dumps({"evaluations": [{"split": "dev"}]}))
     with pytest.raises(DataError, match="holds no task records"):
         compare(a, tmp_path / "old.json")
+    (tmp_path / "half.json").write_text(json.dumps({"split": "dev", "mode": "greedy", "records": [{"a": 1}]}))
+    with pytest.raises(DataError, match="holds no task records"):
+        compare(a, tmp_path / "half.json")
+    (tmp_path / "odd.json").write_text(json.dumps({"evaluations": 3}))
+    with pytest.raises(DataError, match="holds no task records"):
+        compare(a, tmp_path / "odd.json")
+
+
+def test_two_environments_whose_tasks_share_names_are_not_compared(tmp_path):
+    folders = [write(tmp_path / name, {"0": 1, "1": 0}) for name in ("doors", "world")]
+    for folder in folders:
+        whole = json.loads((folder / "result.json").read_text())
+        whole["settings"] = {"env": {"name": folder.name}}
+        (folder / "result.json").write_text(json.dumps(whole))
+    with pytest.raises(DataError, match=r"is of environment 'doors' and .* of 'world'"):
+        compare(*folders)
+
+
+def test_many_tasks_are_resampled_in_blocks(monkeypatch):
+    """The same numbers whatever the size of a block; the whole of 50,000 tasks would be 4 GB."""
+    value_P = np.random.default_rng(1).normal(0.05, 1, 300)
+    whole = bootstrap(value_P), sign_flip(value_P)
+    assert blocks(10_000, 300, 1 << 18) == [873] * 11 + [397]
+    monkeypatch.setattr(blocks, "__defaults__", (1 << 14,))
+    assert (bootstrap(value_P), sign_flip(value_P)) == whole

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from jaxagent.errors import ConfigError, RolloutError
+from jaxagent.errors import ConfigError, DataError, RolloutError
 from jaxagent.eval.runner import evaluate
 from jaxagent.types import Dropped, Group, Sampling
 from tests.made_episodes import make_task, make_trajectory
@@ -99,6 +99,11 @@ def test_n_applied_twice_is_noticed():
 
     with pytest.raises(RolloutError, match="applied twice"):
         run(doubled, sampling=GREEDY)
+
+
+def test_a_metric_of_the_environment_that_is_no_number_is_named():
+    with pytest.raises(DataError, match="metric 'rate' is nan"):
+        run(Policy(), sampling=GREEDY, benchmark=lambda trajectories: {"fine": 1.0, "rate": float("nan")})
 
 
 @pytest.mark.parametrize(

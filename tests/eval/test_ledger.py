@@ -73,6 +73,14 @@ def test_usage_from_tokens_from_an_endpoint_and_from_nobody():
     assert "total_tokens" not in cost_metrics([whole, unknown])
 
 
+def test_an_episode_without_a_message_sampled_nothing():
+    """A prompt that fills the context ends the episode before the first token."""
+    made = replace(make_trajectory(steps=["ok"], status=Status.LENGTH), steps=(), segments=())
+    after = episode_of(json.loads(json.dumps(episode_record(made))), made.task)
+    assert usage(after) == usage(made) == Usage((), (), ())
+    assert cost_metrics([after])["total_tokens"] == 0
+
+
 class Runner:
     """Solves every task; `failing` names (task, rollout) that fail."""
 
@@ -157,6 +165,9 @@ def test_damage_is_named(tmp_path):
         read_episodes(path)
     path.write_text(line + "{]\n")
     with pytest.raises(DataError, match="line 2 is no episode"):
+        read_episodes(path)
+    path.write_text('{"task": "t0", "rollout": 0}\n')
+    with pytest.raises(DataError, match="line 1 is no episode"):
         read_episodes(path)
 
 

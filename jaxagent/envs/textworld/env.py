@@ -1,8 +1,8 @@
 """One episode of a TextWorld game: an `Env` over the package's interpreter of story files.
 
 Commands to the interpreter itself never reach it: `undo` and `restart` would take moves back, `save` and `script` write
-files, `quit` waits for a yes, and `tw-…` prints the state of the world. Nor do control characters, letters beyond ASCII
-or long lines: on those the interpreter hangs, crashes, or writes a recording, as they are its hot keys.
+files, `quit` waits for a yes, and `tw-…` prints the state of the world. Nor do control characters, letters beyond
+ASCII or long lines: on those the interpreter hangs, crashes, or writes a recording, as they are its hot keys.
 """
 
 from __future__ import annotations

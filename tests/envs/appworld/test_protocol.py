@@ -214,9 +214,7 @@ def test_a_rollout_that_was_never_judged_gives_its_number_back(root, keeping):
 
 
 def test_a_pool_hosts_several_worlds_in_a_worker_and_they_end_with_it(settings, monkeypatch):
-    monkeypatch.setattr(
-        "jaxagent.envs.appworld.spec.probe", lambda python: {"version": "0", "unpacked": True}
-    )
+    monkeypatch.setattr("jaxagent.envs.appworld.spec._check_package", lambda python: None)
     spec = _spec(settings)
 
     async def episodes():
