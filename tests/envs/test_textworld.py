@@ -125,6 +125,15 @@ def test_a_game_is_made_once(folder: str):
 
 
 @PACKAGE
+@pytest.mark.slow
+def test_a_seed_without_a_game_gets_another(tmp_path: Path):
+    """Treasure Hunter's level 10 has no game for seed 2,000,002: "Try using a different value"."""
+    recipe = Recipe(str(tmp_path), arguments("treasure_hunter", 10, "test"), 2_000_002, 500.0)
+    assert about(recipe)["walkthrough"]
+    assert make(recipe).parent.name == "seed-2000002"
+
+
+@PACKAGE
 def test_making_has_a_deadline_and_says_what_failed(tmp_path: Path):
     with pytest.raises(DataError, match=r"did not end in 0.01 s.*env\.options\.make_s"):
         make(Recipe(str(tmp_path), arguments("coin_collector", 2, "train"), 0, 0.01))

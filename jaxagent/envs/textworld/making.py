@@ -15,6 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -25,6 +26,9 @@ from jaxagent.errors import DataError
 
 STORY = "game.z8"
 ABOUT = "game.json"
+NO_GAME = "QuestGenerationError"
+ATTEMPTS = 10
+STRIDE = 10_000_000  # between a seed and the one that stands in for it; beyond the seeds of all splits
 
 
 @dataclass(frozen=True)
@@ -57,30 +61,41 @@ def make(recipe: Recipe) -> Path:
 
 
 def _make(recipe: Recipe, place: Path) -> None:
-    script = Path(sysconfig.get_path("scripts")) / "tw-make"
+    """Some seeds hold no game of the wanted kind (treasure_hunter): then another seed stands in."""
+    deadline = time.monotonic() + recipe.timeout_s
     with tempfile.TemporaryDirectory(prefix=f"{place.name}-", dir=place.parent) as scratch:
         made = Path(scratch) / "made"
         made.mkdir()
-        output = ["--seed", str(recipe.seed), "--output", str(made / STORY), "--force", "--silent"]
-        try:
-            done = subprocess.run(
-                [sys.executable, str(script), *recipe.arguments, *output],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=recipe.timeout_s,
-                env={**os.environ, "PYTHONHASHSEED": "0"},
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise DataError(
-                f"tw-make {' '.join(recipe.arguments)} did not end in {recipe.timeout_s:g} s; make the games before "
-                "the run (docs/environments/textworld.md) or raise env.options.make_s"
-            ) from error
-        if done.returncode or not ((made / STORY).is_file() and (made / ABOUT).is_file()):
-            said = (done.stderr or done.stdout).strip()[-600:]
-            raise DataError(f"tw-make {' '.join(recipe.arguments)} failed ({done.returncode}): {said}")
-        made.rename(place)
+        for attempt in range(ATTEMPTS):
+            seed = recipe.seed + attempt * STRIDE
+            done = _tw_make(recipe, seed, made / STORY, deadline - time.monotonic())
+            if done.returncode == 0 and (made / STORY).is_file() and (made / ABOUT).is_file():
+                made.rename(place)
+                return
+            if NO_GAME not in done.stderr or attempt == ATTEMPTS - 1:
+                said = (done.stderr or done.stdout).strip()[-600:]
+                command = f"tw-make {' '.join(recipe.arguments)}"
+                raise DataError(f"{command} failed ({done.returncode}) for seed {seed}: {said}")
+
+
+def _tw_make(recipe: Recipe, seed: int, story: Path, seconds: float) -> subprocess.CompletedProcess[str]:
+    script = Path(sysconfig.get_path("scripts")) / "tw-make"
+    output = ["--seed", str(seed), "--output", str(story), "--force", "--silent"]
+    try:
+        return subprocess.run(
+            [sys.executable, str(script), *recipe.arguments, *output],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=max(seconds, 0.0),
+            env={**os.environ, "PYTHONHASHSEED": "0"},
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise DataError(
+            f"tw-make {' '.join(recipe.arguments)} did not end in {recipe.timeout_s:g} s; make the games before "
+            "the run (docs/environments/textworld.md) or raise env.options.make_s"
+        ) from error
 
 
 def about(recipe: Recipe) -> Mapping[str, Any]:
