@@ -191,10 +191,6 @@ def prompt(task: Task, first: StepResult) -> Prompt:
     return Prompt((Message("system", SYSTEM), Message("user", first.observation)))
 
 
-def observe(text: str) -> Message:
-    return Message("user", text)
-
-
 def metrics(trajectories: Sequence[Trajectory]) -> Metrics:
     """Means over episodes: all tests passed, fraction of tests, and whether the last code ran at all."""
     verdicts = [trajectory.evaluation for trajectory in trajectories if trajectory.evaluation is not None]
@@ -221,7 +217,6 @@ def code_spec(options: CodeOptions) -> EnvSpec:
         tasks=partial(tasks, options),
         prompt=prompt,
         parse=partial(parse_code, blocks="all", whole=options.bare),
-        observe=observe,
         metrics=metrics,
         max_steps=options.turns,
         expert=Expert if all(problem.solution for problem in every) else None,

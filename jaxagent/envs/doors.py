@@ -175,10 +175,6 @@ def parse(message: Message) -> Action:
     return Action(error=USAGE) if match is None else Action(text=match[1].lower())
 
 
-def observe(text: str) -> Message:
-    return Message("user", text)
-
-
 def metrics(trajectories: Sequence[Trajectory]) -> Metrics:
     """Means: reward (tests passed / 2), success (both) and door (the first) per episode, invalid per step."""
     verdicts = [trajectory.evaluation for trajectory in trajectories if trajectory.evaluation is not None]
@@ -199,7 +195,6 @@ DOORS = EnvSpec(
     tasks=tasks,
     prompt=prompt,
     parse=parse,
-    observe=observe,
     metrics=metrics,
     max_steps=2,
     expert=expert,

@@ -216,10 +216,6 @@ def parse(options: GymnasiumOptions, message: Message) -> Action:
     return Action(text=text) if text else Action(error=f"Found no action. {wanted}")
 
 
-def observe(text: str) -> Message:
-    return Message("user", text)
-
-
 def metrics(trajectories: Sequence[Trajectory]) -> Metrics:
     """Means over episodes of success and return."""
     verdicts = [trajectory.evaluation for trajectory in trajectories if trajectory.evaluation is not None]
@@ -241,7 +237,6 @@ def gymnasium_spec(options: GymnasiumOptions) -> EnvSpec:
         tasks=partial(tasks, options),
         prompt=partial(prompt, options),
         parse=partial(parse, options),
-        observe=observe,
         metrics=metrics,
         max_steps=options.max_steps,
         expert=expert,

@@ -184,10 +184,6 @@ def parse(options: MathOptions, message: Message) -> Action:
     return Action(text=answer.strip())
 
 
-def observe(text: str) -> Message:
-    return Message("user", text)
-
-
 def metrics(trajectories: Sequence[Trajectory]) -> Metrics:
     """accuracy, and boxed: the share of messages that held an answer."""
     verdicts = [trajectory.evaluation for trajectory in trajectories if trajectory.evaluation is not None]
@@ -210,7 +206,6 @@ def math_spec(options: MathOptions) -> EnvSpec:
         tasks=partial(tasks, options),
         prompt=prompt,
         parse=partial(parse, options),
-        observe=observe,
         metrics=metrics,
         max_steps=1,
         expert=partial(Expert, options),

@@ -56,6 +56,10 @@ class ScriptedPolicy(Protocol):
     def act(self, observation: str) -> str: ...
 
 
+def as_user(observation: str) -> Message:
+    return Message("user", observation)
+
+
 @dataclass(frozen=True)
 class EnvSpec:
     """An environment as the run refers to it.
@@ -65,7 +69,8 @@ class EnvSpec:
     tasks:     split name -> tasks, deterministic. Unknown splits raise ConfigError naming the known ones.
     prompt:    (task, the reset observation) -> opening messages and tools.
     parse:     assistant message -> Action; never raises (see Action.error).
-    observe:   observation text -> the message that carries it (role "user" or "tool").
+    observe:   observation text -> the message that carries it (role "user" or "tool"); by default a
+               user's message, word for word.
     metrics:   trajectories (several per task possible) -> what the benchmark measures beside eval/metrics.py.
     max_steps: the benchmark's step limit; runs may lower it.
     expert:    (task, rng, sloppiness in [0, 1]) -> a scripted policy for demonstrations; 0 never errs.
@@ -80,8 +85,8 @@ class EnvSpec:
     tasks: Callable[[str], Sequence[Task]]
     prompt: Callable[[Task, StepResult], Prompt]
     parse: Callable[[Message], Action]
-    observe: Callable[[str], Message]
-    max_steps: int
+    observe: Callable[[str], Message] = as_user
+    max_steps: int = field(kw_only=True)
     metrics: Callable[[Sequence[Trajectory]], Metrics] | None = None
     expert: Callable[[Task, Random, float], ScriptedPolicy] | None = None
     rehearse: Callable[[], Env] | None = None

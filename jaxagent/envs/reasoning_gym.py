@@ -152,10 +152,6 @@ def parse(options: ReasoningOptions, message: Message) -> Action:
     return Action(text=text.strip())
 
 
-def observe(text: str) -> Message:
-    return Message("user", text)
-
-
 def metrics(trajectories: Sequence[Trajectory]) -> Metrics:
     """score: mean of the official scores, of all and by generator; solved: share of full scores."""
     judged = [item for item in trajectories if item.evaluation is not None]
@@ -195,7 +191,6 @@ def reasoning_spec(options: ReasoningOptions) -> EnvSpec:
         tasks=partial(tasks, options),
         prompt=prompt,
         parse=partial(parse, options),
-        observe=observe,
         metrics=metrics,
         max_steps=1,
         expert=partial(Expert, options),

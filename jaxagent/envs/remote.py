@@ -146,10 +146,6 @@ def parse(message: Message) -> Action:
     return Action(text=message.content)
 
 
-def observe(text: str) -> Message:
-    return Message("user", text)
-
-
 def _ask(options: RemoteOptions, method: str, path: str, body: Any = None) -> dict[str, Any]:
     """A question of the trainer's process, before devices start: a failure is the configuration's."""
     try:
@@ -212,7 +208,6 @@ def remote_spec(options: RemoteOptions) -> EnvSpec:
         tasks=partial(remote_tasks, options, name),
         prompt=prompt,
         parse=parse,
-        observe=observe,
         max_steps=max_steps,
         expert=partial(RemoteExpert, options) if about.get("expert") is True else None,
         max_observation_chars=shown,

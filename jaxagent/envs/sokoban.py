@@ -199,10 +199,6 @@ def parse(options: SokobanOptions, message: Message) -> Action:
     return Action(text=" ".join(words))
 
 
-def observe(text: str) -> Message:
-    return Message("user", text)
-
-
 def metrics(trajectories: Sequence[Trajectory]) -> Metrics:
     """Means over episodes: accuracy (solved), completion (boxes placed), score (gym-sokoban's return), moves."""
     verdicts = [trajectory.evaluation for trajectory in trajectories if trajectory.evaluation is not None]
@@ -226,7 +222,6 @@ def sokoban_spec(options: SokobanOptions) -> EnvSpec:
         tasks=partial(tasks, options),
         prompt=partial(prompt, options),
         parse=partial(parse, options),
-        observe=observe,
         metrics=metrics,
         max_steps=options.max_turns,
         expert=partial(Expert, options),

@@ -50,8 +50,4 @@ def parse(message: Message) -> Action:
     return Action(text=digit) if digit in list("0123456789") else Action(error="Answer with a digit.")
 
 
-def observe(text: str) -> Message:
-    return Message("user", text)
-
-
-SPEC = EnvSpec("guess", Guess, tasks, prompt, parse, observe, max_steps=3, expert=Expert)
+SPEC = EnvSpec("guess", Guess, tasks, prompt, parse, max_steps=3, expert=Expert)

@@ -80,11 +80,6 @@ def parse(message: Message) -> Action:
     return parse_tool_calls(message, text_ok="<tool_call>" not in message.content)
 
 
-def observe(text: str) -> Message:
-    """The answer to a message that could not be read."""
-    return Message("user", text)
-
-
 def expert(options: AgentDojoOptions, task: Task, rng: Random, sloppiness: float) -> Expert:
     return Expert(task, rng, sloppiness, version=options.version, attack=options.attack, rounds=ROUNDS)
 
@@ -123,7 +118,6 @@ def agentdojo_spec(options: AgentDojoOptions) -> EnvSpec:
         tasks=partial(tasks, seed=options.split_seed, attacked=options.attack != "none"),
         prompt=prompt if options.tools_in == "template" else prompt_without_tools,
         parse=parse,
-        observe=observe,
         metrics=metrics,
         max_steps=ROUNDS + 1,
         expert=partial(expert, options),

@@ -71,10 +71,6 @@ def prompt(style: Style, task: Task, first: StepResult) -> Prompt:
     return Prompt((Message("user", f"{RULES.strip()}\n{USAGE[style]}\n\n{first.observation}"),))
 
 
-def observe(text: str) -> Message:
-    return Message("user", text)
-
-
 def expert(
     game: Callable[[Task], Game], style: Style, task: Task, rng: Random, sloppiness: float
 ) -> ScriptedPolicy:
@@ -114,7 +110,6 @@ def alfworld_spec(options: AlfworldOptions) -> EnvSpec:
         tasks=tasks,
         prompt=partial(prompt, options.answer),
         parse=partial(parse_command, style=options.answer),
-        observe=observe,
         metrics=metrics,
         max_steps=MAX_STEPS,
         expert=partial(expert, game, options.answer),

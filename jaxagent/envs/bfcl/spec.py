@@ -63,11 +63,6 @@ def expert(format: Format, task: Task, rng: Random, sloppiness: float) -> Expert
     return Expert(task, rng, sloppiness, format=format)
 
 
-def observe(text: str) -> Message:
-    """Results that come without messages of their own (the environment sends its own)."""
-    return Message("user", text)
-
-
 def metrics(trajectories: Sequence[Trajectory]) -> Metrics:
     """Accuracy (percent of entries) by category; `multi_turn_overall`, their unweighted mean, once all four are there.
 
@@ -102,7 +97,6 @@ def bfcl_spec(options: BfclOptions) -> EnvSpec:
         tasks=partial(data.tasks, seed=options.split_seed),
         prompt=partial(prompt_hermes if hermes else prompt_python, options),
         parse=parse_hermes if hermes else parse_python,
-        observe=observe,
         metrics=metrics,
         max_steps=TURNS * (STEPS + 1),
         expert=partial(expert, options.format),

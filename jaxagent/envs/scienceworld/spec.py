@@ -70,7 +70,6 @@ def make_spec(options: ScienceWorldOptions) -> EnvSpec:
         tasks=partial(tasks, options),
         prompt=partial(prompt, form=options.format),
         parse=partial(parse, form=options.format),
-        observe=observe,
         max_steps=options.max_steps,
         metrics=metrics,
         expert=partial(expert, options),
@@ -117,10 +116,6 @@ def _command(text: str) -> str:
         return tag[1].strip()
     lines = [line for line in map(str.strip, text.splitlines()) if line.lower().startswith(LINE)]
     return lines[-1][len(LINE) :].strip() if lines else ""
-
-
-def observe(text: str) -> Message:
-    return Message("user", text)
 
 
 @dataclass

@@ -39,7 +39,3 @@ def without_thinking(text: str) -> str:
     """The text outside <think> … </think>; without its end, a <think> opens nothing."""
     first, *rest = text.split("<think>")
     return first + "".join(part.partition("</think>")[2] if "</think>" in part else part for part in rest)
-
-
-def observe(text: str) -> Message:
-    return Message("user", text)

@@ -12,7 +12,7 @@ from jaxagent.envs.search_qa.corpus import prepare_index
 from jaxagent.envs.search_qa.env import TITLE_CHARS, SearchQa
 from jaxagent.envs.search_qa.expert import expert
 from jaxagent.envs.search_qa.options import SearchQaOptions
-from jaxagent.envs.search_qa.prompt import observe, parse, prompt
+from jaxagent.envs.search_qa.prompt import parse, prompt
 from jaxagent.envs.search_qa.questions import questions_of, read_questions
 from jaxagent.types import Metrics, Task, Trajectory
 
@@ -30,7 +30,6 @@ def search_qa_spec(options: SearchQaOptions) -> EnvSpec:
         tasks=partial(tasks, options.source, questions),
         prompt=prompt,
         parse=parse,
-        observe=observe,
         metrics=metrics,
         max_steps=MAX_STEPS,
         max_observation_chars=longest_observation(options),

@@ -93,10 +93,6 @@ def prompt(style: Style, task: Task, first: StepResult) -> Prompt:
     return Prompt((Message("user", f"{head}{first.observation}"),))
 
 
-def observe(text: str) -> Message:
-    return Message("user", text)
-
-
 def expert(
     recipe: Callable[[Task], Recipe], style: Style, task: Task, rng: Random, sloppiness: float
 ) -> ScriptedPolicy:
@@ -128,7 +124,6 @@ def textworld_spec(options: TextWorldOptions) -> EnvSpec:
         tasks=partial(tasks, options),
         prompt=partial(prompt, options.answer),
         parse=partial(parse_command, style=options.answer),
-        observe=observe,
         metrics=metrics,
         max_steps=options.max_steps,
         expert=partial(expert, made_by, options.answer),

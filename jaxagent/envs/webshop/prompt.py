@@ -54,10 +54,6 @@ def parse(options: WebshopOptions, message: Message) -> Action:
     return Action(text=found) if COMMAND.fullmatch(found) else Action(error=f"{USAGE}.")
 
 
-def observe(text: str) -> Message:
-    return Message("user", text)
-
-
 def spoken(options: WebshopOptions, thought: str, command: str) -> str:
     """A message that gives this command, as the prompt asks for it."""
     return f"<think>{thought}</think>\n<action>{command}</action>" if options.tags else command

@@ -12,7 +12,7 @@ from jaxagent.envs.webshop.env import Webshop
 from jaxagent.envs.webshop.expert import expert
 from jaxagent.envs.webshop.goals import split_numbers
 from jaxagent.envs.webshop.options import WebshopOptions
-from jaxagent.envs.webshop.prompt import observe, parse, prompt
+from jaxagent.envs.webshop.prompt import parse, prompt
 from jaxagent.envs.webshop.reward import rapidfuzz
 from jaxagent.envs.webshop.shop import open_shop
 from jaxagent.types import ExecStatus, Metrics, Task, Trajectory
@@ -31,7 +31,6 @@ def webshop_spec(options: WebshopOptions) -> EnvSpec:
         tasks=partial(tasks, options),
         prompt=partial(prompt, options),
         parse=partial(parse, options),
-        observe=observe,
         metrics=metrics,
         max_steps=MAX_STEPS,
         expert=partial(expert, options),

@@ -8,7 +8,7 @@ from typing import Literal
 from jaxagent.chat.tools import parse_code
 from jaxagent.config import Record
 from jaxagent.envs.entry import Entry
-from jaxagent.envs.protocol import EnvSpec
+from jaxagent.envs.protocol import EnvSpec, as_user
 from jaxagent.envs.world.env import WorldEnv
 from jaxagent.envs.world.expert import scripted_policy
 from jaxagent.envs.world.inline import InlineSandbox
@@ -58,10 +58,6 @@ def observe_full(text: str) -> Message:
     return Message("user", f"Output:\n```\n{text}\n```")
 
 
-def observe_easy(text: str) -> Message:
-    return Message("user", text)
-
-
 def world_spec(level: str = "full") -> EnvSpec:
     """The specification of a level. Splits: train, dev, test_normal, test_challenge."""
     if level not in LEVELS:
@@ -73,7 +69,7 @@ def world_spec(level: str = "full") -> EnvSpec:
         tasks=partial(tasks, level),
         prompt=prompt_easy if easy else prompt_full,
         parse=partial(parse_code, whole=easy),
-        observe=observe_easy if easy else observe_full,
+        observe=as_user if easy else observe_full,
         max_steps=8 if easy else 40,
         expert=scripted_policy,
         rehearse=partial(WorldEnv, sandbox=InlineSandbox),
