@@ -10,16 +10,15 @@ is for models trained from scratch.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
 
+from jaxagent.chat.tags import after_thinking, first_tag
 from jaxagent.types import Action, Message
 
 Style = Literal["think", "action", "bare"]
-TAGGED = re.compile(r"<action>(.*?)</action>", re.DOTALL | re.IGNORECASE)
 SHOWN_CHARS = 80  # of a faulty message in an error
 USAGE = {
     "think": "Reason between <think> and </think>, then give exactly one command between <action> and </action>.",
@@ -36,17 +35,17 @@ def parse_command(message: Message, style: Style) -> Action:
     Only what follows the thinking counts. Thinking is asked for, not required: a message without it is executed.
     Of several commands the first counts, as the game would not have answered before the second.
     """
-    text = message.content.rpartition("</think>")[2]
+    text = after_thinking(message.content)
     if style == "bare":
         lines = [line.strip().removeprefix(">").strip() for line in text.splitlines() if line.strip()]
         if len(lines) == 1 and lines[0]:
             return Action(text=" ".join(lines[0].lower().split()))
         return Action(error=f"Found {len(lines)} lines, expected one command. {USAGE[style]}")
-    match = TAGGED.search(text)
-    command = " ".join(match[1].lower().split()) if match else ""
+    found = first_tag(text.lower(), "action")
+    command = " ".join(found[1].split()) if found else ""
     if command:
         return Action(text=command)
-    if match:
+    if found:
         return Action(error=f"The <action> is empty. {USAGE[style]}")
     if "<think>" in message.content and "</think>" not in message.content:
         return Action(error=f"The message ended while thinking. {USAGE[style]}")

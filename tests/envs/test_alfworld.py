@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 import tarfile
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -257,6 +258,14 @@ def test_spoken_commands_parse(style):
 
 
 # --- configuration ---------------------------------------------------------------------------------------------
+
+
+def test_commands_are_found_in_linear_time():
+    """Thousands of tags that nothing closes took seconds, in the trainer's event loop."""
+    start = time.process_time()
+    for text in ("<action>" * 50_000, "<think>" * 50_000, "</action>" * 50_000):
+        assert parse_command(Message("assistant", text), "action").error
+    assert time.process_time() - start < 1.0
 
 
 def test_missing_games_say_how_to_get_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
