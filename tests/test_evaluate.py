@@ -15,7 +15,7 @@ import yaml
 from jaxagent.cli import main
 from jaxagent.envs.doors import DOORS
 from jaxagent.evaluate import INCOMPLETE
-from tests.auxlm.chat_server import ChatServer, completion
+from tests.auxlm.chat_server import completion, serving
 from tests.test_config import SMALLEST
 from tests.test_prepare import DOORS as DOORS_RUN
 
@@ -34,17 +34,9 @@ def run_file(tmp_path):
 
 @pytest.fixture
 def serve(monkeypatch):
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr("jaxagent.auxlm.chat.ChatRules.backoff_s", 0.01)
-    servers = []
-
-    def start(reply):
-        servers.append(ChatServer(reply))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
+    with serving(monkeypatch) as start:
+        yield start
 
 
 def result(folder):

@@ -2,6 +2,8 @@
 
 import json
 import threading
+import time
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
@@ -20,11 +22,11 @@ def completion(content=None, *, calls=(), finish="stop", usage=(20, 4), **messag
 class ChatServer:
     """`reply(body, number)` gives a completion, (status, headers, bytes or dict), or a function of the handler.
 
-    seen: bodies in the order in which they came; `number` counts from 0.
+    requests: (path, headers, body) in the order in which they came; `number` counts from 0. times: when they came.
     """
 
     def __init__(self, reply):
-        self.reply, self.seen, self.headers = reply, [], []
+        self.reply, self.requests, self.times = reply, [], []
         self.released = threading.Event()  # ends what `hang` holds
         lock, outer = threading.Lock(), self
 
@@ -32,9 +34,9 @@ class ChatServer:
             def do_POST(self):
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 with lock:
-                    number = len(outer.seen)
-                    outer.seen.append(body)
-                    outer.headers.append(dict(self.headers))
+                    number = len(outer.requests)
+                    outer.requests.append((self.path, dict(self.headers), body))
+                    outer.times.append(time.monotonic())
                     answer = outer.reply(body, number)
                 if callable(answer):
                     answer(self)
@@ -55,6 +57,15 @@ class ChatServer:
         self.url = f"http://127.0.0.1:{self.http.server_address[1]}/v1"
         threading.Thread(target=self.http.serve_forever, args=(0.02,), daemon=True).start()
 
+    @property
+    def seen(self):
+        """The bodies."""
+        return [body for _, _, body in self.requests]
+
+    @property
+    def headers(self):
+        return [headers for _, headers, _ in self.requests]
+
     def hang(self, handler):
         """A reply that does not come before the server is released."""
         self.released.wait(60)
@@ -63,3 +74,20 @@ class ChatServer:
         self.released.set()
         self.http.shutdown()
         self.http.server_close()
+
+
+@contextmanager
+def serving(monkeypatch):
+    """A function that starts a `ChatServer` with a reply; all are closed at the end."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    servers = []
+
+    def start(reply):
+        servers.append(ChatServer(reply))
+        return servers[-1]
+
+    try:
+        yield start
+    finally:
+        for server in servers:
+            server.close()

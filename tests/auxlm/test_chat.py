@@ -15,7 +15,7 @@ from jaxagent.errors import ConfigError, EnvFailure, RolloutError
 from jaxagent.rollout.episode import EpisodeLimits
 from jaxagent.rollout.talk import run_talk
 from jaxagent.types import Message, Sampling, Status, Stop, ToolCall
-from tests.auxlm.chat_server import ChatServer, completion
+from tests.auxlm.chat_server import completion, serving
 from tests.rollout.tool_env import ADD, SUMS
 
 ADDING = ("add", '{"a": 1, "b": 10}')
@@ -23,16 +23,8 @@ ADDING = ("add", '{"a": 1, "b": 10}')
 
 @pytest.fixture
 def serve(monkeypatch):
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    servers = []
-
-    def start(reply):
-        servers.append(ChatServer(reply))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
+    with serving(monkeypatch) as start:
+        yield start
 
 
 def read(body):

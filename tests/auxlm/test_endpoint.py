@@ -1,10 +1,7 @@
 """The HTTP back end against a real server: good answers, 429, 5xx, 4xx, garbage, slow, cut."""
 
 import asyncio
-import json
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from pydantic import BaseModel
@@ -13,6 +10,7 @@ from jaxagent.auxlm.client import AuxLimits, AuxLM
 from jaxagent.auxlm.endpoint import EndpointBackend, EndpointConfig
 from jaxagent.auxlm.role import Role
 from jaxagent.errors import ConfigError
+from tests.auxlm.chat_server import ChatServer
 
 
 class Answer(BaseModel):
@@ -23,41 +21,17 @@ ROLE = Role("judge", Answer, "Score the text.")
 GOOD = {"choices": [{"message": {"content": '{"score": 3}'}, "finish_reason": "stop"}]}
 
 
-class Server:
+class Server(ChatServer):
     """Answers the requests in turn: (status, headers, body), or a function that writes to the handler."""
 
     def __init__(self):
-        self.answers, self.seen, self.times = [], [], []
-        outer = self
+        self.answers = []
+        super().__init__(lambda body, number: self.answers.pop(0))
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                outer.seen.append((self.path, dict(self.headers), json.loads(body)))
-                outer.times.append(time.monotonic())
-                answer = outer.answers.pop(0)
-                if callable(answer):
-                    answer(self)
-                    return
-                status, headers, data = answer
-                data = data if isinstance(data, bytes) else json.dumps(data).encode()
-                self.send_response(status)
-                for name, value in {"Content-Length": str(len(data)), **headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, format, *args):
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.http.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.http.server_address[1]}/v1"
-        threading.Thread(target=self.http.serve_forever, args=(0.02,), daemon=True).start()
-
-    def close(self):
-        self.http.shutdown()
-        self.http.server_close()
+    @property
+    def seen(self):
+        """(path, headers, body) of each request."""
+        return self.requests
 
 
 @pytest.fixture

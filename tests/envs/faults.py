@@ -21,7 +21,6 @@ import numpy as np
 from jaxagent.credit.group import leave_one_out, per_group
 from jaxagent.envs.pool import Deadlines, EnvPool
 from jaxagent.envs.protocol import Env, EnvSpec
-from jaxagent.rollout.episode import EpisodeLimits, run_episode
 from jaxagent.rollout.plans import RolloutRules, run_plans
 from jaxagent.stage import Plan
 from jaxagent.types import (
@@ -30,13 +29,12 @@ from jaxagent.types import (
     Group,
     Message,
     Metrics,
-    Sampling,
     Status,
     StepResult,
     Task,
     Trajectory,
 )
-from tests.rollout.fake_policy import CharRenderer, Scripted
+from tests.rollout.fake_policy import Scripted, char_runner
 
 MARK = "!"
 WIDE = 60_000  # characters: no prompt fills this context, the observation "long" overflows it
@@ -196,16 +194,7 @@ async def _run(
     )
     rules = RolloutRules(concurrency=4, retries=0, stall_s=600.0)
     async with EnvPool(2, deadlines=deadlines) as pool:
-        runner = partial(
-            run_episode,
-            spec,
-            generate=generate,
-            pool=pool,
-            renderer=CharRenderer(),
-            sampling=Sampling(max_tokens=400),
-            limits=EpisodeLimits(context=WIDE, max_steps=at_step + 2),
-            key_seed=1,
-        )
+        runner = char_runner(spec, generate, pool, max_tokens=400, context=WIDE, max_steps=at_step + 2)
         broken = replace(task, meta={**task.meta, "fault": "reset"})
         groups, metrics = await run_plans([Plan(task, len(said)), Plan(broken, 1)], runner, rules=rules)
         again, _ = await run_plans([Plan(task, 2)], runner, rules=rules)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,12 @@ from jaxagent.envs.pool import Deadlines, EnvPool
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.table import ENVIRONMENTS, find_env
 from jaxagent.errors import ConfigError, RolloutError
-from jaxagent.rollout.episode import EpisodeLimits, run_episode
 from jaxagent.rollout.plans import RolloutRules, run_plans
 from jaxagent.stage import Plan
-from jaxagent.types import Sampling, Task
+from jaxagent.types import Task
 from tests.envs.fake_envs import echo_spec, echo_task
 from tests.envs.faults import check_faults, faulty
-from tests.rollout.fake_policy import CharRenderer, Scripted
+from tests.rollout.fake_policy import Scripted, char_runner
 
 ROOT = Path(__file__).parents[2]
 OPENED_BY_HAND: Mapping[str, Mapping[str, Any]] = {
@@ -71,16 +69,7 @@ def rollout(said: list[str], *, workers: int, retries: int):
 
     async def run():
         async with EnvPool(workers, deadlines=Deadlines(step_s=5.0)) as pool:
-            runner = partial(
-                run_episode,
-                spec,
-                generate=generate,
-                pool=pool,
-                renderer=CharRenderer(),
-                sampling=Sampling(max_tokens=20),
-                limits=EpisodeLimits(context=400, max_steps=3),
-                key_seed=1,
-            )
+            runner = char_runner(spec, generate, pool, max_steps=3)
             plans = [Plan(echo_task("t"), len(said))]
             return await run_plans(plans, runner, rules=RolloutRules(retries=retries)), pool.counts
 
@@ -130,16 +119,7 @@ def test_a_policy_that_never_answers_is_named():
 
     async def run():
         async with EnvPool(1) as pool:
-            runner = partial(
-                run_episode,
-                spec,
-                generate=never,
-                pool=pool,
-                renderer=CharRenderer(),
-                sampling=Sampling(max_tokens=20),
-                limits=EpisodeLimits(context=400),
-                key_seed=1,
-            )
+            runner = char_runner(spec, never, pool)
             await run_plans([Plan(echo_task("lost"), 2)], runner, rules=RolloutRules(stall_s=2.0))
 
     with pytest.raises(RolloutError, match=r"lost:0, lost:1"):

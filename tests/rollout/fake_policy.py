@@ -1,11 +1,13 @@
 """A scripted policy and a character renderer. Token = code point; 0 ends a turn, 1 opens one, 2 is a line."""
 
 import asyncio
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from jaxagent.types import Completion, GenerateRequest, Message, Prompt, SampleKey, Stop
+from jaxagent.rollout.episode import EpisodeLimits, run_episode
+from jaxagent.types import Completion, GenerateRequest, Message, Prompt, SampleKey, Sampling, Stop
 
 END, OPEN, LINE = 0, 1, 2
 
@@ -63,3 +65,17 @@ class Scripted:
 
     async def release(self, session: str) -> None:
         self.released.append(session)
+
+
+def char_runner(spec, generate, pool, *, key_seed=1, max_tokens=20, context=400, **limits):
+    """What plays one episode of characters; `limits` are those of EpisodeLimits."""
+    return functools.partial(
+        run_episode,
+        spec,
+        generate=generate,
+        pool=pool,
+        renderer=CharRenderer(),
+        sampling=Sampling(max_tokens=max_tokens),
+        limits=EpisodeLimits(context=context, **limits),
+        key_seed=key_seed,
+    )

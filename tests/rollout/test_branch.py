@@ -11,12 +11,11 @@ import pytest
 from jaxagent.envs.inline_pool import InlinePool
 from jaxagent.envs.pool import EnvPool
 from jaxagent.errors import ConfigError, RolloutError
-from jaxagent.rollout.episode import EpisodeLimits, run_episode
 from jaxagent.rollout.plans import RolloutRules, run_plans
 from jaxagent.stage import Branch, Plan
-from jaxagent.types import Sampling, Status
+from jaxagent.types import Status
 from tests.envs.fake_envs import EchoEnv, echo_spec, echo_task
-from tests.rollout.fake_policy import END, LINE, OPEN, CharRenderer, Scripted
+from tests.rollout.fake_policy import END, LINE, OPEN, Scripted, char_runner
 
 SPEC = echo_spec(max_steps=6)
 TASK = echo_task()
@@ -38,16 +37,7 @@ def rollout(plans, script, *, spec=SPEC, pool=InlinePool, seed=5, **limits):
 
     async def run():
         async with pool() as envs:
-            runner = functools.partial(
-                run_episode,
-                spec,
-                generate=generate,
-                pool=envs,
-                renderer=CharRenderer(),
-                sampling=Sampling(max_tokens=30),
-                limits=EpisodeLimits(context=400, **limits),
-                key_seed=seed,
-            )
+            runner = char_runner(spec, generate, envs, key_seed=seed, max_tokens=30, **limits)
             return await run_plans(plans, runner, rules=RolloutRules(retries=0))
 
     return *asyncio.run(run()), generate

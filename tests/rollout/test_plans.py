@@ -10,12 +10,11 @@ import pytest
 from jaxagent.envs.inline_pool import InlinePool
 from jaxagent.envs.pool import Deadlines, EnvPool
 from jaxagent.errors import ConfigError, EnvFailure, RolloutError
-from jaxagent.rollout.episode import EpisodeLimits, run_episode
 from jaxagent.rollout.plans import Quorum, RolloutRules, run_plans
 from jaxagent.stage import Plan
-from jaxagent.types import Prompt, Sampling, Status, Task, Trajectory
+from jaxagent.types import Prompt, Status, Task, Trajectory
 from tests.envs.fake_envs import echo_spec, echo_task
-from tests.rollout.fake_policy import CharRenderer, Scripted
+from tests.rollout.fake_policy import Scripted, char_runner
 
 SPEC = echo_spec(max_steps=4)
 
@@ -27,16 +26,7 @@ def babble(key) -> str:
 
 
 def runner(generate, pool, spec=SPEC):
-    return functools.partial(
-        run_episode,
-        spec,
-        generate=generate,
-        pool=pool,
-        renderer=CharRenderer(),
-        sampling=Sampling(max_tokens=20),
-        limits=EpisodeLimits(context=400, max_observation_chars=40),
-        key_seed=5,
-    )
+    return char_runner(spec, generate, pool, key_seed=5, max_observation_chars=40)
 
 
 def rollout(plans, *, generate=None, pool=InlinePool, rules=None, spec=SPEC, progress=None):
