@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from random import Random
 
-import numpy as np
 from pydantic import Field, field_validator
 
 from jaxagent.chat.tools import parse_code
@@ -24,6 +23,7 @@ from jaxagent.envs.code_judge import OWN_NAMES, JudgeLimits, Report, run_tests
 from jaxagent.envs.entry import Entry
 from jaxagent.envs.json_lines import read_records
 from jaxagent.envs.protocol import EnvSpec
+from jaxagent.envs.verdicts import verdict_means
 from jaxagent.errors import ConfigError
 from jaxagent.types import (
     Action,
@@ -193,14 +193,12 @@ def prompt(task: Task, first: StepResult) -> Prompt:
 
 def metrics(trajectories: Sequence[Trajectory]) -> Metrics:
     """Means over episodes: all tests passed, fraction of tests, and whether the last code ran at all."""
-    verdicts = [trajectory.evaluation for trajectory in trajectories if trajectory.evaluation is not None]
-    if not verdicts:
-        return {}
-    return {
-        "solved": float(np.mean([verdict.success for verdict in verdicts])),
-        "test_fraction": float(np.mean([verdict.passed / verdict.total for verdict in verdicts])),
-        "runs": float(np.mean([verdict.info.get("loaded") == "ok" for verdict in verdicts])),
+    measures = {
+        "solved": lambda verdict: verdict.success,
+        "test_fraction": lambda verdict: verdict.passed / verdict.total,
+        "runs": lambda verdict: verdict.info.get("loaded") == "ok",
     }
+    return verdict_means(trajectories, measures)
 
 
 def code_spec(options: CodeOptions) -> EnvSpec:

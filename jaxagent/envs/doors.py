@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from jaxagent.envs.entry import Entry, NoOptions
 from jaxagent.envs.protocol import EnvSpec
+from jaxagent.envs.verdicts import verdict_means
 from jaxagent.errors import ConfigError
 from jaxagent.types import (
     Action,
@@ -177,16 +178,17 @@ def parse(message: Message) -> Action:
 
 def metrics(trajectories: Sequence[Trajectory]) -> Metrics:
     """Means: reward (tests passed / 2), success (both) and door (the first) per episode, invalid per step."""
-    verdicts = [trajectory.evaluation for trajectory in trajectories if trajectory.evaluation is not None]
+    means = verdict_means(
+        trajectories,
+        {
+            "reward": lambda verdict: verdict.passed / verdict.total,
+            "success": lambda verdict: verdict.success,
+            "door": lambda verdict: verdict.passed >= 1,
+        },
+    )
     steps = [step for trajectory in trajectories for step in trajectory.steps]
-    if not verdicts:
-        return {}
-    return {
-        "reward": sum(verdict.passed / verdict.total for verdict in verdicts) / len(verdicts),
-        "success": sum(verdict.success for verdict in verdicts) / len(verdicts),
-        "door": sum(verdict.passed >= 1 for verdict in verdicts) / len(verdicts),
-        "invalid": sum(step.exec_status is not ExecStatus.OK for step in steps) / max(len(steps), 1),
-    }
+    invalid = sum(step.exec_status is not ExecStatus.OK for step in steps) / max(len(steps), 1)
+    return means and {**means, "invalid": invalid}
 
 
 DOORS = EnvSpec(

@@ -23,6 +23,7 @@ from jaxagent.config import Record
 from jaxagent.envs.entry import Entry, need
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.reference import resolve
+from jaxagent.envs.verdicts import verdict_means
 from jaxagent.errors import ConfigError
 from jaxagent.types import (
     Action,
@@ -218,13 +219,8 @@ def parse(options: GymnasiumOptions, message: Message) -> Action:
 
 def metrics(trajectories: Sequence[Trajectory]) -> Metrics:
     """Means over episodes of success and return."""
-    verdicts = [trajectory.evaluation for trajectory in trajectories if trajectory.evaluation is not None]
-    if not verdicts:
-        return {}
-    return {
-        "success": float(np.mean([verdict.success for verdict in verdicts])),
-        "return": float(np.mean([verdict.info["score"] for verdict in verdicts])),
-    }
+    measures = {"success": lambda verdict: verdict.success, "return": lambda verdict: verdict.info["score"]}
+    return verdict_means(trajectories, measures)
 
 
 def gymnasium_spec(options: GymnasiumOptions) -> EnvSpec:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from jaxagent.config import Record
 from jaxagent.errors import ConfigError, DataError
@@ -20,15 +21,7 @@ def read_records(path: str, kind: type[R], key: str) -> list[R]:
             f"{key}={path!r}: there is no such file (relative paths start at the current folder)"
         )
     found: list[R] = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-        except ValueError as exc:
-            raise DataError(f"{file}:{number}: not JSON: {exc}") from exc
-        if not isinstance(value, dict):
-            raise DataError(f"{file}:{number}: expected a JSON object, got {type(value).__name__}")
+    for number, value in read_objects(file):
         try:
             found.append(kind.parse(value))
         except ConfigError as exc:
@@ -36,3 +29,18 @@ def read_records(path: str, kind: type[R], key: str) -> list[R]:
     if not found:
         raise DataError(f"{file} holds no tasks; expected one JSON object a line")
     return found
+
+
+def read_objects(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number from 1, object) of each line that is not blank. Raises DataError."""
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                value = json.loads(line)
+            except ValueError as exc:
+                raise DataError(f"{file}:{number}: not JSON: {exc}") from exc
+            if not isinstance(value, dict):
+                raise DataError(f"{file}:{number}: expected a JSON object, got {type(value).__name__}")
+            yield number, value

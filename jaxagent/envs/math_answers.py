@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from functools import partial
 from random import Random
 
-import numpy as np
 from pydantic import Field
 
 from jaxagent.config import Record
@@ -23,6 +22,7 @@ from jaxagent.envs.entry import Entry, need
 from jaxagent.envs.json_lines import read_records
 from jaxagent.envs.judge_process import judge
 from jaxagent.envs.protocol import EnvSpec
+from jaxagent.envs.verdicts import verdict_means
 from jaxagent.errors import ConfigError, EnvFailure
 from jaxagent.types import (
     Action,
@@ -186,13 +186,11 @@ def parse(options: MathOptions, message: Message) -> Action:
 
 def metrics(trajectories: Sequence[Trajectory]) -> Metrics:
     """accuracy, and boxed: the share of messages that held an answer."""
-    verdicts = [trajectory.evaluation for trajectory in trajectories if trajectory.evaluation is not None]
-    if not verdicts:
-        return {}
-    return {
-        "accuracy": float(np.mean([verdict.success for verdict in verdicts])),
-        "boxed": float(np.mean([bool(verdict.info["answer"]) for verdict in verdicts])),
+    measures = {
+        "accuracy": lambda verdict: verdict.success,
+        "boxed": lambda verdict: bool(verdict.info["answer"]),
     }
+    return verdict_means(trajectories, measures)
 
 
 def math_spec(options: MathOptions) -> EnvSpec:

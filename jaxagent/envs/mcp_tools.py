@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
+from statistics import fmean
 from typing import Any
 
-import numpy as np
 from pydantic import ConfigDict
 
 from jaxagent.chat.tools import parse_tool_calls
@@ -30,6 +30,7 @@ from jaxagent.envs.mcp_client import McpServer, ToolError, call_tool, list_tools
 from jaxagent.envs.mcp_servers import McpOptions, claim, forget, start
 from jaxagent.envs.protocol import EnvSpec, ScriptedPolicy
 from jaxagent.envs.reference import resolve
+from jaxagent.envs.verdicts import verdict_means
 from jaxagent.errors import ConfigError, EnvFailure
 from jaxagent.types import (
     Action,
@@ -160,14 +161,14 @@ def observe(text: str) -> Message:
 
 def metrics(trajectories: Sequence[Trajectory]) -> Metrics:
     """Means over episodes: success, fraction of the checker's tests, and answered (a final message was sent)."""
-    verdicts = [trajectory.evaluation for trajectory in trajectories if trajectory.evaluation is not None]
-    if not verdicts:
-        return {}
-    return {
-        "success": float(np.mean([verdict.success for verdict in verdicts])),
-        "test_fraction": float(np.mean([verdict.passed / max(verdict.total, 1) for verdict in verdicts])),
-        "answered": float(np.mean([trajectory.status == "done" for trajectory in trajectories])),
-    }
+    means = verdict_means(
+        trajectories,
+        {
+            "success": lambda verdict: verdict.success,
+            "test_fraction": lambda verdict: verdict.passed / max(verdict.total, 1),
+        },
+    )
+    return means and {**means, "answered": fmean(trajectory.status == "done" for trajectory in trajectories)}
 
 
 def _expert(

@@ -9,14 +9,13 @@ keyword arguments that returns an `EnvSpec`; `options` goes to the latter two.
 from __future__ import annotations
 
 import inspect
-import pickle
 from typing import Any
 
 from pydantic import Field
 
 from jaxagent.config import Record
 from jaxagent.envs.entry import Entry
-from jaxagent.envs.protocol import EnvSpec
+from jaxagent.envs.protocol import EnvSpec, check_importable
 from jaxagent.envs.reference import resolve
 from jaxagent.errors import ConfigError
 
@@ -40,13 +39,7 @@ def own_spec(options: OwnClassOptions) -> EnvSpec:
             f"{KEY}={options.spec!r} gives {type(spec).__name__}; expected an EnvSpec, an Entry, or a function of "
             "keyword arguments that returns an EnvSpec (docs/environments/own.md)"
         )
-    try:
-        pickle.dumps(spec.make)
-    except (pickle.PicklingError, AttributeError, TypeError) as exc:
-        raise ConfigError(
-            f"{KEY}={options.spec!r}: make={spec.make!r} must be importable by the worker processes (a module-level "
-            f"function, class or functools.partial of one): {exc}"
-        ) from exc
+    check_importable(spec, f"{KEY}={options.spec!r}")
     return spec
 
 

@@ -20,7 +20,7 @@ from jaxagent.clock import ENVIRONMENTS, Meter
 from jaxagent.envs.handle import EnvHandle
 from jaxagent.envs.limits import Deadlines, Wear
 from jaxagent.envs.local_process import LocalProcess
-from jaxagent.envs.protocol import EnvSpec
+from jaxagent.envs.protocol import EnvSpec, check_importable
 from jaxagent.envs.replay import Prefix
 from jaxagent.envs.worker_client import Lost, Process, Worker
 from jaxagent.errors import ConfigError, EnvFailure
@@ -66,7 +66,7 @@ class EnvPool:
         What an environment loads once a process (imports, databases, a Java machine) is loaded then; workers that are
         replaced because they are worn are warmed again.
         """
-        _check_importable(spec)
+        check_importable(spec, f"EnvSpec {spec.name!r}")
         self._warm = (spec, task)
         for worker in self.workers:
             self._start_warming(worker)
@@ -75,7 +75,7 @@ class EnvPool:
         """Reset an environment, and bring it to the end of `prefix`. A deadline of its reset and of every replayed
         action. Raises EnvFailure("diverged") if the replay is not what was recorded.
         """
-        _check_importable(spec)
+        check_importable(spec, f"EnvSpec {spec.name!r}")
         worker = await self._claim(int(spec.worker.get("envs_per_worker", 0)))
         lease = self._lease(worker, spec, prefix)
         return await EnvHandle(lease.call, lease.release, self._counts).reset(_opening(spec, task, prefix))
@@ -196,16 +196,6 @@ class _Lease:
 def _opening(spec: EnvSpec, task: Task, prefix: Prefix | None) -> tuple[Any, ...]:
     """What a worker needs to open an environment (worker.answer)."""
     return spec.make, task, prefix, float(spec.worker.get("memory_gb", 0))
-
-
-def _check_importable(spec: EnvSpec) -> None:
-    try:
-        pickle.dumps(spec.make)
-    except (pickle.PicklingError, AttributeError, TypeError) as exc:
-        raise ConfigError(
-            f"EnvSpec {spec.name!r}: make={spec.make!r} must be importable by the worker processes "
-            f"(a module-level function, class or functools.partial): {exc}"
-        ) from exc
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:

@@ -7,12 +7,16 @@ message becomes an action.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
+from jaxagent.errors import ConfigError, EnvFailure
 from jaxagent.types import Action, Evaluation, Message, Metrics, Prompt, StepResult, Task, Trajectory
+
+T = TypeVar("T")
 
 
 @runtime_checkable
@@ -56,6 +60,14 @@ class ScriptedPolicy(Protocol):
     def act(self, observation: str) -> str: ...
 
 
+def guarded(name: str, call: Callable[[], T]) -> T:
+    """What the spec's own function `name` gives on what a policy or a client wrote: its faults are the episode's."""
+    try:
+        return call()
+    except Exception as exc:
+        raise EnvFailure("raised", f"EnvSpec.{name} raised {type(exc).__name__}: {exc}") from exc
+
+
 def as_user(observation: str) -> Message:
     return Message("user", observation)
 
@@ -96,3 +108,14 @@ class EnvSpec:
     def replies(self, result: StepResult) -> tuple[Message, ...]:
         """The messages that carry an answer of the environment."""
         return result.messages or (self.observe(result.observation),)
+
+
+def check_importable(spec: EnvSpec, where: str) -> None:
+    """Worker processes unpickle the factory. Raises ConfigError; `where` says who gave the spec."""
+    try:
+        pickle.dumps(spec.make)
+    except (pickle.PicklingError, AttributeError, TypeError) as exc:
+        raise ConfigError(
+            f"{where}: make={spec.make!r} must be importable by the worker processes "
+            f"(a module-level function, class or functools.partial): {exc}"
+        ) from exc

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from jaxagent.envs.handle import EnvHandle, Pool
-from jaxagent.envs.protocol import EnvSpec
+from jaxagent.envs.protocol import EnvSpec, guarded
 from jaxagent.envs.server_http import Refused
 from jaxagent.envs.wire import encode
 from jaxagent.errors import ConfigError, EnvFailure
@@ -89,7 +89,7 @@ class Sessions:
             if session.handle is None:
                 try:
                     handle = session.handle = await self._pool.open(self._spec, task)
-                    opening = _guarded("prompt", lambda: self._spec.prompt(task, handle.first))
+                    opening = guarded("prompt", lambda: self._spec.prompt(task, handle.first))
                 except EnvFailure as failure:
                     await self._drop(name)
                     raise Refused(500, failure.kind, str(failure)) from failure
@@ -109,11 +109,11 @@ class Sessions:
                     409, "raised", f"step {index}: this session expects step {session.steps}{ended}"
                 )
             try:
-                action = _guarded("parse", lambda: self._spec.parse(Message("assistant", message)))
+                action = guarded("parse", lambda: self._spec.parse(Message("assistant", message)))
                 result = await handle.step(action)
                 answer = _step(result)
                 if not result.done:
-                    replies = _guarded("observe", lambda: self._spec.replies(result))
+                    replies = guarded("observe", lambda: self._spec.replies(result))
                     answer["messages"] = [{"role": reply.role, "content": reply.content} for reply in replies]
             except EnvFailure as failure:
                 await self._drop(name)
@@ -216,11 +216,3 @@ def _step(result: StepResult) -> dict[str, Any]:
 def _prompt(opening: Prompt) -> Mapping[str, Any]:
     messages = [{"role": message.role, "content": message.content} for message in opening.messages]
     return {"messages": messages, "tools": [dict(tool) for tool in opening.tools]}
-
-
-def _guarded(name: str, call: Any) -> Any:
-    """The spec's functions run on whatever a client sent."""
-    try:
-        return call()
-    except Exception as exc:
-        raise EnvFailure("raised", f"EnvSpec.{name} raised {type(exc).__name__}: {exc}") from exc

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from functools import partial
 from random import Random
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from jaxagent.config import Record
@@ -23,6 +22,7 @@ from jaxagent.envs.entry import Entry
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.sokoban_board import DIRECTIONS, Level, State, draw, move, placed, read, solved
 from jaxagent.envs.sokoban_levels import make_board, solve
+from jaxagent.envs.verdicts import verdict_means
 from jaxagent.errors import ConfigError
 from jaxagent.types import (
     Action,
@@ -201,15 +201,13 @@ def parse(options: SokobanOptions, message: Message) -> Action:
 
 def metrics(trajectories: Sequence[Trajectory]) -> Metrics:
     """Means over episodes: accuracy (solved), completion (boxes placed), score (gym-sokoban's return), moves."""
-    verdicts = [trajectory.evaluation for trajectory in trajectories if trajectory.evaluation is not None]
-    if not verdicts:
-        return {}
-    return {
-        "accuracy": float(np.mean([verdict.success for verdict in verdicts])),
-        "completion": float(np.mean([verdict.passed / verdict.total for verdict in verdicts])),
-        "score": float(np.mean([verdict.info["score"] for verdict in verdicts])),
-        "moves": float(np.mean([verdict.info["moves"] for verdict in verdicts])),
+    measures = {
+        "accuracy": lambda verdict: verdict.success,
+        "completion": lambda verdict: verdict.passed / verdict.total,
+        "score": lambda verdict: verdict.info["score"],
+        "moves": lambda verdict: verdict.info["moves"],
     }
+    return verdict_means(trajectories, measures)
 
 
 def sokoban_spec(options: SokobanOptions) -> EnvSpec:

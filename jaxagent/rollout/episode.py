@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar, runtime_checkable
 
 from jaxagent.envs.handle import EnvHandle, Pool
-from jaxagent.envs.protocol import EnvSpec
+from jaxagent.envs.protocol import EnvSpec, guarded
 from jaxagent.envs.replay import cap_observation
-from jaxagent.errors import ConfigError, EnvFailure
+from jaxagent.errors import ConfigError
 from jaxagent.rollout.asking import Ask, asker, with_stops
 from jaxagent.rollout.branch import branch_name, extend_to, kept_steps, prefix_of
 from jaxagent.rollout.context import History, check_prefix
@@ -239,14 +239,6 @@ def _append_reply(episode: _Episode, completion: Completion, result: StepResult)
         return False
     history.extend(tail)
     return True
-
-
-def guarded(name: str, call: Callable[[], T]) -> T:
-    """The environment's own functions run on whatever the policy wrote: their faults are the episode's."""
-    try:
-        return call()
-    except Exception as exc:
-        raise EnvFailure("raised", f"EnvSpec.{name} raised {type(exc).__name__}: {exc}") from exc
 
 
 async def _timed(episode: _Episode, call: Awaitable[T]) -> T:

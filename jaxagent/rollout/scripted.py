@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from jaxagent.envs.protocol import EnvSpec, ScriptedPolicy
+from jaxagent.envs.protocol import EnvSpec, ScriptedPolicy, guarded
 from jaxagent.errors import ConfigError
-from jaxagent.rollout.episode import guarded
 from jaxagent.rollout.talk import Player, Said
 from jaxagent.types import Message, Prompt, StepResult, Task
 

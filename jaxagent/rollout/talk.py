@@ -16,9 +16,9 @@ from typing import Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from jaxagent.envs.handle import EnvHandle, Pool
-from jaxagent.envs.protocol import EnvSpec
+from jaxagent.envs.protocol import EnvSpec, guarded
 from jaxagent.errors import JaxagentError
-from jaxagent.rollout.episode import EpisodeLimits, capped, characters, guarded
+from jaxagent.rollout.episode import EpisodeLimits, capped, characters
 from jaxagent.types import Message, Prompt, Status, Step, StepResult, Stop, Task, Trajectory
 
 T = TypeVar("T")

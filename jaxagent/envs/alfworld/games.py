@@ -17,20 +17,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from jaxagent.errors import ConfigError, DataError
 from jaxagent.types import Task
 
 SPLITS = ("train", "valid_seen", "valid_unseen")
-TYPES = (
+Type = Literal[
     "pick_and_place_simple",
     "look_at_obj_in_light",
     "pick_clean_then_place_in_recep",
     "pick_heat_then_place_in_recep",
     "pick_cool_then_place_in_recep",
     "pick_two_obj_and_place",
-)
+]
+TYPES: tuple[Type, ...] = get_args(Type)
 FOLDER, FILE = "json_2.1.1", "game.tw-pddl"
 TAIL = 8192  # bytes at the end of a game file that hold "solvable" and "walkthrough"
 SOLVABLE = re.compile(rb'"solvable":\s*(true|false)')

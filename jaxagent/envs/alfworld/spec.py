@@ -15,7 +15,7 @@ from pydantic import Field
 from jaxagent.config import Record
 from jaxagent.envs.alfworld.engine import INSTALL
 from jaxagent.envs.alfworld.env import AlfworldEnv, AnchorName, EngineName
-from jaxagent.envs.alfworld.games import SPLITS, TYPES, Game, data_folder, official_tasks, read_game
+from jaxagent.envs.alfworld.games import SPLITS, TYPES, Game, Type, data_folder, official_tasks, read_game
 from jaxagent.envs.alfworld.generate import generated_game, generated_tasks
 from jaxagent.envs.commands import USAGE, Player, Style, parse_command
 from jaxagent.envs.entry import Entry, data_path, need
@@ -23,14 +23,6 @@ from jaxagent.envs.protocol import EnvSpec, ScriptedPolicy
 from jaxagent.errors import ConfigError
 from jaxagent.types import Message, Metrics, Prompt, StepResult, Task, Trajectory
 
-Type = Literal[
-    "pick_and_place_simple",
-    "look_at_obj_in_light",
-    "pick_clean_then_place_in_recep",
-    "pick_heat_then_place_in_recep",
-    "pick_cool_then_place_in_recep",
-    "pick_two_obj_and_place",
-]
 SHORT: dict[str, str] = dict(zip(TYPES, ("pick", "look", "clean", "heat", "cool", "pick_two"), strict=True))
 MAX_STEPS = 50
 VARIABLE = "ALFWORLD_DATA"

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 
 from pydantic import Field
 
@@ -24,6 +23,7 @@ from jaxagent.envs.appworld.server import Installation, probe
 from jaxagent.envs.appworld.tasks import check_root, how_to_fetch, tasks
 from jaxagent.envs.entry import Entry, data_path
 from jaxagent.envs.protocol import EnvSpec
+from jaxagent.envs.verdicts import verdict_means
 from jaxagent.errors import ConfigError
 from jaxagent.types import Metrics, Trajectory
 
@@ -92,13 +92,11 @@ def appworld_spec(options: AppWorldOptions) -> EnvSpec:
 
 def metrics(trajectories: Sequence[Trajectory]) -> Metrics:
     """Beside TGC and SGC (eval/metrics.py): share of episodes that called complete_task, executions an episode."""
-    verdicts = [trajectory.evaluation for trajectory in trajectories if trajectory.evaluation is not None]
-    if not verdicts:
-        return {}
-    return {
-        "task_completed": fmean(float(verdict.info["completed"]) for verdict in verdicts),
-        "interactions": fmean(float(verdict.info["interactions"]) for verdict in verdicts),
+    measures = {
+        "task_completed": lambda verdict: verdict.info["completed"],
+        "interactions": lambda verdict: verdict.info["interactions"],
     }
+    return verdict_means(trajectories, measures)
 
 
 @functools.cache

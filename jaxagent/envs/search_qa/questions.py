@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from jaxagent.envs.json_lines import read_objects
 from jaxagent.envs.search_qa.made_up import made_up_questions
 from jaxagent.errors import ConfigError, DataError
 from jaxagent.types import Task
@@ -106,14 +107,4 @@ def read_hotpotqa(path: Path) -> list[dict[str, Any]]:
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a JSON Lines file."""
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise DataError(f"{path}:{number}: not JSON: {error}") from None
-            if not isinstance(row, dict):
-                raise DataError(f"{path}:{number}: expected an object, got {type(row).__name__}")
-            yield row
+    return (row for _, row in read_objects(path))

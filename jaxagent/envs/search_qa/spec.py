@@ -14,6 +14,7 @@ from jaxagent.envs.search_qa.expert import expert
 from jaxagent.envs.search_qa.options import SearchQaOptions
 from jaxagent.envs.search_qa.prompt import parse, prompt
 from jaxagent.envs.search_qa.questions import questions_of, read_questions
+from jaxagent.envs.verdicts import verdict_means
 from jaxagent.types import Metrics, Task, Trajectory
 
 MAX_STEPS = 5  # four searches and the answer, as Search-R1
@@ -76,11 +77,13 @@ def tasks(source: str, questions: str, split: str) -> list[Task]:
 
 def metrics(trajectories: Sequence[Trajectory]) -> Metrics:
     """Means over episodes: em (exact match), f1, searches (a count) and answered (a share)."""
-    found = [trajectory.evaluation.info for trajectory in trajectories if trajectory.evaluation is not None]
-    if not found:
-        return {}
-    named = {"em": "score", "f1": "f1", "searches": "searches", "answered": "answered"}
-    return {name: sum(info[key] for info in found) / len(found) for name, key in named.items()}
+    measures = {
+        "em": lambda verdict: verdict.info["score"],
+        "f1": lambda verdict: verdict.info["f1"],
+        "searches": lambda verdict: verdict.info["searches"],
+        "answered": lambda verdict: verdict.info["answered"],
+    }
+    return verdict_means(trajectories, measures)
 
 
 ENTRY = Entry(SearchQaOptions, search_qa_spec)

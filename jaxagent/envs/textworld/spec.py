@@ -15,6 +15,7 @@ from jaxagent.envs.entry import Entry, need
 from jaxagent.envs.protocol import EnvSpec, ScriptedPolicy
 from jaxagent.envs.textworld.env import INSTALL, TextWorldEnv
 from jaxagent.envs.textworld.making import Recipe, about
+from jaxagent.envs.verdicts import verdict_means
 from jaxagent.errors import ConfigError
 from jaxagent.types import Message, Metrics, Prompt, StepResult, Task, Trajectory
 
@@ -101,13 +102,11 @@ def expert(
 
 def metrics(trajectories: Sequence[Trajectory]) -> Metrics:
     """Means over episodes: `success`, games won; `score`, points as a share of the game's highest score."""
-    verdicts = [trajectory.evaluation for trajectory in trajectories if trajectory.evaluation is not None]
-    if not verdicts:
-        return {}
-    return {
-        "success": sum(verdict.success for verdict in verdicts) / len(verdicts),
-        "score": sum(verdict.passed / verdict.total for verdict in verdicts) / len(verdicts),
+    measures = {
+        "success": lambda verdict: verdict.success,
+        "score": lambda verdict: verdict.passed / verdict.total,
     }
+    return verdict_means(trajectories, measures)
 
 
 def textworld_spec(options: TextWorldOptions) -> EnvSpec:

@@ -8,6 +8,7 @@ from functools import partial
 from jaxagent.envs.bm25 import load_bm25s
 from jaxagent.envs.entry import Entry
 from jaxagent.envs.protocol import EnvSpec
+from jaxagent.envs.verdicts import verdict_means
 from jaxagent.envs.webshop.env import Webshop
 from jaxagent.envs.webshop.expert import expert
 from jaxagent.envs.webshop.goals import split_numbers
@@ -60,17 +61,18 @@ def metrics(trajectories: Sequence[Trajectory]) -> Metrics:
 
     And shares: bought (of episodes), invalid (of actions: malformed, or not allowed by the page).
     """
-    verdicts = [trajectory.evaluation for trajectory in trajectories if trajectory.evaluation is not None]
+    means = verdict_means(
+        trajectories,
+        {
+            "score": lambda verdict: 100 * verdict.info["score"],
+            "success_rate": lambda verdict: 100 * verdict.success,
+            "bought": lambda verdict: verdict.info["bought"],
+        },
+    )
     steps = [step for trajectory in trajectories for step in trajectory.steps]
-    if not verdicts:
-        return {}
     bad = (ExecStatus.INVALID, ExecStatus.RUNTIME_ERROR)
-    return {
-        "score": 100 * sum(verdict.info["score"] for verdict in verdicts) / len(verdicts),
-        "success_rate": 100 * sum(verdict.success for verdict in verdicts) / len(verdicts),
-        "bought": sum(verdict.info["bought"] for verdict in verdicts) / len(verdicts),
-        "invalid": sum(step.exec_status in bad for step in steps) / max(len(steps), 1),
-    }
+    invalid = sum(step.exec_status in bad for step in steps) / max(len(steps), 1)
+    return means and {**means, "invalid": invalid}
 
 
 ENTRY = Entry(WebshopOptions, webshop_spec)
