@@ -129,7 +129,7 @@ def _fitted(
         raise ConfigError(
             f"model.train_last_layers={config.model.train_last_layers}, but the model has {model.layers} layers"
         )
-    tokenizer = _tokenizer(config, env)
+    tokenizer = _tokenizer(config, env, tasks)
     renderer = Renderer(tokenizer, config.tokenizer.template)
     if config.tokenizer.source == "train":
         model = replace(model, vocab=tokenizer.vocab_size, eos=renderer.stop_ids, pad=0, bos=None)
@@ -240,7 +240,7 @@ def model_sizes(source: str) -> ModelSpec:
     return ModelSpec.from_file(named if named.is_file() else source)
 
 
-def _tokenizer(config: RunConfig, env: EnvSpec) -> Tokenizer:
+def _tokenizer(config: RunConfig, env: EnvSpec, tasks: Mapping[str, Sequence[Task]]) -> Tokenizer:
     source = config.tokenizer.source
     if source == "train":
         saved = Path(config.run_dir) / TRAINED
@@ -250,7 +250,8 @@ def _tokenizer(config: RunConfig, env: EnvSpec) -> Tokenizer:
             raise ConfigError(
                 "tokenizer.source='train' needs a model with random weights; a checkpoint has its own"
             )
-        texts = _texts(env, env.tasks(config.env.train_split))
+        split = config.env.train_split  # an evaluation plays others
+        texts = _texts(env, tasks[split] if split in tasks else env.tasks(split))
         return train_tokenizer(texts, config.tokenizer.vocab_size)
     if source == "model":
         if is_sizes(config.model.source):
