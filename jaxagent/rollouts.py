@@ -21,6 +21,7 @@ from jaxagent.envs.ray_pool import RayCluster, open_ray_pool
 from jaxagent.prepare import Prepared
 from jaxagent.rollout.episode import EpisodeLimits, run_episode
 from jaxagent.rollout.plans import Quorum, RolloutRules, Runner, run_plans
+from jaxagent.rollout.stats import rollout_metrics
 from jaxagent.rollout.talk import Agent, run_talk
 from jaxagent.stage import Plan
 from jaxagent.types import Generate, Group, Metrics, Sampling, Task
@@ -38,6 +39,16 @@ class Collected:
 
     groups: tuple[Group, ...]
     metrics: Metrics
+
+
+def joined(first: Collected, second: Collected) -> Collected:
+    """Two rounds of one iteration."""
+    groups = first.groups + second.groups
+    counts = {
+        name: int(first.metrics[f"rollout/{name}"] + second.metrics[f"rollout/{name}"])
+        for name in ("submitted", "retries")
+    }
+    return Collected(groups, rollout_metrics(groups, **counts))
 
 
 class Rollouts:

@@ -33,7 +33,7 @@ from jaxagent.preemption import Preemption
 from jaxagent.prepare import Prepared
 from jaxagent.provenance import commit
 from jaxagent.report.trajectories import append_trajectories, pick, trajectory_record
-from jaxagent.rollouts import Collected, open_rollouts
+from jaxagent.rollouts import Collected, joined, open_rollouts
 from jaxagent.stage import Plan, Stage
 from jaxagent.types import Credited, Group, Metrics, Sampling
 
@@ -139,10 +139,21 @@ class Runtime:
         self.clock.lap("build")
         return self._learner
 
-    def rollout(self, plans: Sequence[Plan], sampling: Sampling, iteration: int) -> Collected:
-        """Roll out under the present weights; the random streams belong to (seed, stage, iteration)."""
-        seed = zlib.crc32(f"{self.seed}/{self._stage[0]}/{iteration}".encode()) >> 1
-        return self.rollouts.run(plans, sampling, seed=seed)
+    def rollout(self, stage: Stage, plans: Sequence[Plan], iteration: int) -> Collected:
+        """Roll out under the present weights, and whatever the stage asks for after seeing the groups."""
+        assert stage.sampling is not None, f"stage {stage.name} has plans to roll out but no sampling rule"
+        collected = self.rollouts.run(plans, stage.sampling, seed=self._stream(iteration, 0))
+        number = 0
+        while stage.follow_up is not None and (more := stage.follow_up(collected.groups)):
+            number += 1
+            again = self.rollouts.run(more, stage.sampling, seed=self._stream(iteration, number))
+            collected = joined(collected, again)
+        return collected
+
+    def _stream(self, iteration: int, number: int) -> int:
+        """Names the random streams of an iteration's rollouts, of round `number` of its follow-ups."""
+        place = f"{self.seed}/{self._stage[0]}/{iteration}" + (f"/{number}" if number else "")
+        return zlib.crc32(place.encode()) >> 1
 
     def first_rollout(self, groups: Sequence[Group]) -> bool:
         """True once, for the first groups that this process sampled: the moment to compare decoder and trainer."""

@@ -45,6 +45,10 @@ class Plan:
     Two plans of a task under different labels are paired: rollout i of both draws from the same random stream, e.g.
     with and without a skill in the prompt. A plan with a `branch` asks for n continuations from there; its streams are
     those of that place.
+
+    group:    plans of one task and one non-empty name give one group, in the order of the plans: their returns share a
+              baseline. Without a name every plan is a group of its own.
+    position: place in a chain of tasks, 0 for the first; it is that of the group.
     """
 
     task: Task
@@ -52,6 +56,8 @@ class Plan:
     prompt: Callable[[Any], Any] | None = None  # Prompt -> Prompt, e.g. skill injection
     label: str = ""
     branch: Branch | None = None
+    group: str = ""
+    position: int = 0
 
     def __post_init__(self) -> None:
         if self.branch is None:
@@ -87,6 +93,10 @@ class Source(Protocol):
         """End threads and connections, if there are any. The run calls it when it ends, however it ends."""
         ...
 
+
+FollowUp = Callable[[Sequence[Group]], Sequence[Plan]]
+"""All groups of the iteration so far -> plans to roll out before it goes on: a refill, the next position of a chain. It
+is asked again after each of its rounds, until it gives none."""
 
 Reward = Callable[[Trajectory], float]
 """A number for a finished episode: an outcome, or a term to add to it."""
@@ -178,6 +188,7 @@ class Stage:
     teacher: Teacher | None = None
     needs: tuple[str, ...] = ()
     sampling: Sampling | None = None
+    follow_up: FollowUp | None = None
 
     def close(self) -> None:
         """End what the source and the reward hold: threads, connections."""

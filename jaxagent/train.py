@@ -73,8 +73,7 @@ def collect(stage: Stage, run: Runtime, iteration: int) -> Collected:
     plans = [item for item in work if isinstance(item, Plan)]
     if not plans:
         return Collected(tuple(item for item in work if isinstance(item, Group)), {})
-    assert stage.sampling is not None, f"stage {stage.name} has plans to roll out but no sampling rule"
-    return run.rollout(plans, stage.sampling, iteration)
+    return run.rollout(stage, plans, iteration)
 
 
 def credit(stage: Stage, groups: Sequence[Group]) -> list[Credited]:

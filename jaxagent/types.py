@@ -294,10 +294,15 @@ class Group:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Credited:
-    """A trajectory and its advantage per step. A scalar advantage is the broadcast case."""
+    """A trajectory and its advantage per step. A scalar advantage is the broadcast case.
+
+    advantage_T: one array a segment where credit is finer than a step (GAE over tokens); it then rules, and advantage_K
+                 is its mean over each step's tokens.
+    """
 
     trajectory: Trajectory
     advantage_K: Float[np.ndarray, "K"]
+    advantage_T: tuple[Float[np.ndarray, "_"], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

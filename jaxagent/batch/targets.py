@@ -44,12 +44,12 @@ def policy_samples(
     samples = []
     for index, item in enumerate(credited):
         drop = excluded is not None and excluded(item.trajectory)
-        for segment in item.trajectory.segments:
+        for number, segment in enumerate(item.trajectory.segments):
             mask_T = _trainable(segment) & (not drop)
             include = {name: mask_T.astype(np.float32) for name in terms}
             taught = "teacher" in segment.logprobs
             include |= {name: (mask_T & taught).astype(np.float32) for name in teacher_terms}
-            samples.append(_sample(index, item, segment, mask_T, include))
+            samples.append(_sample(index, item, number, mask_T, include))
     return samples
 
 
@@ -68,7 +68,7 @@ def imitation_samples(
     """
     samples = []
     for index, item in enumerate(credited):
-        for segment in item.trajectory.segments:
+        for number, segment in enumerate(item.trajectory.segments):
             mask_T = _trainable(segment)
             weight_T = mask_T.astype(np.float32)
             if mask_errors:
@@ -79,7 +79,7 @@ def imitation_samples(
             if token_weight is not None:
                 weight_T *= np.asarray(token_weight(item.trajectory, segment), np.float32)
             if weight_T.any():
-                samples.append(_sample(index, item, segment, mask_T, {term: weight_T}))
+                samples.append(_sample(index, item, number, mask_T, {term: weight_T}))
     return samples
 
 
@@ -97,8 +97,11 @@ def _per_token(value_K: np.ndarray, step_T: np.ndarray) -> np.ndarray:
     return np.where(step_T >= 0, value_K[np.maximum(step_T, 0)], np.zeros((), value_K.dtype))
 
 
-def _sample(index: int, item: Credited, segment: Segment, mask_T: np.ndarray, include: dict) -> Sample:
-    advantage_T = _per_token(np.asarray(item.advantage_K, np.float32), segment.step_T)
+def _sample(index: int, item: Credited, number: int, mask_T: np.ndarray, include: dict) -> Sample:
+    """Segment `number` of a credited trajectory."""
+    segment = item.trajectory.segments[number]
+    per_step_K = np.asarray(item.advantage_K, np.float32)
+    advantage_T = item.advantage_T[number] if item.advantage_T else _per_token(per_step_K, segment.step_T)
     return Sample(
         trajectory=index,
         ids_T=segment.ids_T,

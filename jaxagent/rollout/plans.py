@@ -87,7 +87,7 @@ async def run_plans(
     rules: RolloutRules | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[list[Group], Metrics]:
-    """Run every plan's episodes; one group a plan. `progress(done, total)` is called after each episode."""
+    """Run every plan's episodes; one group a plan, or a group name. `progress(done, total)` follows each episode."""
     rules = rules or RolloutRules()
     slots = _slots(plans)
     live, attempts = asyncio.Semaphore(rules.concurrency), Counter[str]()
@@ -200,14 +200,21 @@ def _expect_survivors(groups: Sequence[Group]) -> None:
 
 
 def _groups(plans: Sequence[Plan], slots: Sequence[_Slot], outcomes: dict[_Slot, Outcome]) -> list[Group]:
+    """A group a plan; plans of one task under one group name share theirs, which stands where the first did."""
     by_plan: list[list[Outcome]] = [[] for _ in plans]
     for slot in slots:
         by_plan[slot.plan].append(outcomes[slot])
-    return [
-        Group(
-            task=plan.task,
-            trajectories=tuple(item for item in items if isinstance(item, Trajectory)),
-            dropped=tuple(item for item in items if isinstance(item, Dropped)),
-        )
-        for plan, items in zip(plans, by_plan, strict=True)
-    ]
+    shared: dict[tuple[str, str | int], list[int]] = {}
+    for index, plan in enumerate(plans):
+        shared.setdefault((plan.task.task_id, plan.group or index), []).append(index)
+    return [_group(plans[members[0]], [by_plan[index] for index in members]) for members in shared.values()]
+
+
+def _group(plan: Plan, outcomes: Sequence[Sequence[Outcome]]) -> Group:
+    items = [item for of_plan in outcomes for item in of_plan]
+    return Group(
+        task=plan.task,
+        trajectories=tuple(item for item in items if isinstance(item, Trajectory)),
+        dropped=tuple(item for item in items if isinstance(item, Dropped)),
+        position=plan.position,
+    )

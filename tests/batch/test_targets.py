@@ -155,3 +155,10 @@ def test_imitation_masks_failed_steps_and_weighs_tokens():
     np.testing.assert_array_equal(built.include["ce"], [0, 0, 0, 1, 4, 1, 0, 0, 0, 1, 1, 0])
     everything = [Credited(trajectory([ERROR, ERROR]), np.ones(2, np.float32))]
     assert targets.imitation_samples(everything, mask_errors=True) == []
+
+
+def test_credit_finer_than_a_step_rules():
+    whole = trajectory([ExecStatus.OK, ExecStatus.OK])
+    finer_T = np.arange(len(whole.segments[0].ids_T)) + 0.5
+    (built,) = targets.policy_samples([Credited(whole, np.array([5.0, 6.0]), (finer_T,))])
+    assert built.advantage_T.tolist() == np.where(whole.segments[0].mask_T, finer_T, 0).tolist()

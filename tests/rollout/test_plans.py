@@ -237,3 +237,16 @@ def test_an_environment_that_always_fails_stops_the_run_with_its_message():
     with pytest.raises(RolloutError, match=r"not one of 3 episodes survived: \{'reset': 3\}") as caught:
         rollout([Plan(echo_task("a", fault="reset"), 3)], rules=RolloutRules(retries=1))
     assert "cannot reset" in str(caught.value)
+
+
+def test_plans_of_one_group_name_share_a_group_in_their_order():
+    plans = [
+        Plan(echo_task("a"), 2, label="skill", group="both", position=1),
+        Plan(echo_task("b"), 1),
+        Plan(echo_task("a"), 1, group="both", position=1),
+        Plan(echo_task("a"), 1),
+    ]
+    groups, _ = rollout(plans)
+    ids = [[item.traj_id for item in group.trajectories] for group in groups]
+    assert ids == [["a:0:skill", "a:1:skill", "a:0"], ["b:0"], ["a:1"]]
+    assert [group.position for group in groups] == [1, 0, 0]
