@@ -1,4 +1,4 @@
-"""Every run file of the embedded world trains two iterations of every stage, from random weights and without a warm start."""
+"""Every run file of the embedded world trains two iterations a stage, from random weights and without a warm start."""
 
 import json
 
