@@ -7,7 +7,7 @@ hand-off and checkpoints are not its job.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from jaxagent.learn.optim import OptimizerSpec, make_optimizer
 from jaxagent.learn.state import Partition, TrainState, init_state
 from jaxagent.learn.step import make_score, make_update
 from jaxagent.learn.terms import cross_entropy
+from jaxagent.scoring import TokenScores, add_streams
 from jaxagent.stage import Stage, Term, Update
 from jaxagent.types import Group, Metrics, Sample, Segment
 
@@ -74,32 +75,27 @@ class Learner:
     def version(self) -> int:
         return int(self.state.version)
 
-    def score(self, groups: Sequence[Group], stream: str) -> list[Group]:
-        """The same groups with a token stream on every segment: "old" under the present parameters, or "reference"."""
-        weights = "current" if stream == "old" else stream
-        segments = [s for group in groups for t in group.trajectories for s in t.segments]
-        scored = iter(self.score_segments(segments, weights=weights))
-
-        def add(segment: Segment) -> Segment:
-            return replace(segment, logprobs={**segment.logprobs, stream: next(scored)})
-
-        return [
-            replace(
-                group,
-                trajectories=tuple(
-                    replace(t, segments=tuple(add(segment) for segment in t.segments))
-                    for t in group.trajectories
-                ),
-            )
-            for group in groups
-        ]
+    def score(self, groups: Sequence[Group], *streams: str) -> list[Group]:
+        """The same groups with these token streams on every segment (scoring.py); no two passes where one will do."""
+        return add_streams(groups, streams, self.token_scores)
 
     def score_segments(self, segments: Sequence[Segment], *, weights: str = "current") -> list[np.ndarray]:
         """Log-prob of every sampled token, [T] float32 a segment, 0 elsewhere. Order is kept."""
+        return [scores.logprob_T for scores in self.token_scores(segments, weights=weights)]
+
+    def token_scores(self, segments: Sequence[Segment], *, weights: str = "current") -> list[TokenScores]:
+        """Log-prob of every sampled token, and value of the state before it. Order is kept."""
         samples = [_to_score(index, segment) for index, segment in enumerate(segments)]
         packed = self._pack(samples, {SCORED: Term(cross_entropy(), token_mean)})
         params = self._weights(weights)
-        return unpack(packed, [self._score(params, part.batch).logprob_BS for part in packed])
+        if not packed:
+            empty = [np.zeros(len(segment.ids_T), np.float32) for segment in segments]
+            return [TokenScores(zero_T, zero_T) for zero_T in empty]
+        scores = [self._score(params, part.batch) for part in packed]
+        logprobs = unpack(packed, [part.logprob_BS for part in scores])
+        values = [part.value_BS for part in scores if part.value_BS is not None]
+        with_values = unpack(packed, values) if values else [None] * len(segments)
+        return [TokenScores(*pair) for pair in zip(logprobs, with_values, strict=True)]
 
     def update(self, samples: Sequence[Sample], *, seed: Sequence[int]) -> Metrics:
         """All epochs and minibatches of one iteration. `seed` fixes the order of trajectories."""
@@ -152,6 +148,7 @@ def optimizer_spec(update: Update, iterations: int) -> OptimizerSpec:
         betas=update.betas,
         max_grad_norm=update.max_grad_norm,
         adam_learning_rate=update.adam_learning_rate,
+        critic_learning_rate=update.critic_learning_rate,
     )
 
 

@@ -22,6 +22,7 @@ from jaxagent.data.tasks import easier
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.table import find_env
 from jaxagent.errors import ConfigError
+from jaxagent.model.critic import CriticSpec
 from jaxagent.model.hf import check_tokenizer, check_weights, read_spec
 from jaxagent.model.spec import LoraSpec, ModelSpec
 from jaxagent.recipes.base import Recipe
@@ -48,6 +49,10 @@ class Entry:
     options: Record
     pack: PackConfig
 
+    @property
+    def needs_critic(self) -> bool:
+        return self.recipe.critic(self.options)
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -58,6 +63,14 @@ class Prepared:
     model: ModelSpec
     lora: LoraSpec | None
     entries: tuple[Entry, ...]
+
+    @property
+    def critic(self) -> CriticSpec | None:
+        """The value head, if a stage needs one."""
+        if not any(entry.needs_critic for entry in self.entries):
+            return None
+        given = self.config.model.critic
+        return CriticSpec(**given.model_dump()) if given else CriticSpec()
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -94,6 +107,7 @@ def prepare(config: RunConfig) -> Prepared:
     """Check a run file and everything it names. Raises ConfigError or DataError; starts no device."""
     entries = tuple(_entry(index, config) for index in range(len(config.all_stages)))
     _check_names(entries)
+    _check_critic(config, entries)
     if any(entry.recipe.rolls_out for entry in entries):
         _check_sampling(config)
     for entry in entries:
@@ -158,6 +172,15 @@ def _check_prompts(prepared: Prepared, tasks: Sequence[Task]) -> None:
         raise ConfigError(
             f"rollout.context={context} leaves no room to answer: the prompts of environment {env.name!r} have "
             f"{min(lengths)} to {max(lengths)} tokens; raise rollout.context (and pack.length)"
+        )
+
+
+def _check_critic(config: RunConfig, entries: Sequence[Entry]) -> None:
+    if config.model.critic is not None and not any(entry.needs_critic for entry in entries):
+        recipes = ", ".join(entry.name for entry in entries)
+        raise ConfigError(
+            f"model.critic is the shape of a value head, but no stage of this run ({recipes}) learns values; drop it, "
+            "or add a stage that does, e.g. recipe ppo"
         )
 
 

@@ -25,6 +25,7 @@ from jaxagent.compilations import Compilations
 from jaxagent.console import RunConsole
 from jaxagent.eval.runner import EvalResult, evaluate
 from jaxagent.evaluations import START, Due, Evaluations, measuring
+from jaxagent.learn.state import train_only
 from jaxagent.learner import Learner, Model, temperature
 from jaxagent.metrics import JsonlWriter, MetricSink, TensorBoardWriter, WandbWriter, Writer
 from jaxagent.monitors import Monitor
@@ -119,7 +120,10 @@ class Runtime:
         resuming = index == place.stage and place.iteration > 0
         self._reference = jax.tree.map(jnp.copy, self._params) if stage.keeps_reference else None
         execution = replace(self.policy.execution, temperature=temperature(stage))
-        model = Model(self.policy.graphdef, self.policy.partition, execution, self._frozen(stage))
+        partition = (
+            train_only(lambda name: name.startswith(stage.trains)) if stage.trains else self.policy.partition
+        )
+        model = Model(self.policy.graphdef, partition, execution, self._frozen(stage))
         shape = self.prepared.entries[index].pack
         self._learner = Learner(model, self._params, stage, shape, version=self._version)
         self._params = None  # the learner owns (and donates) them now

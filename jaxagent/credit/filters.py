@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from jaxagent.credit.group import ZERO_TOLERANCE, survivors, zero_variance
+from jaxagent.credit.group import ZERO_TOLERANCE, returns, survivors, zero_variance
 from jaxagent.errors import ConfigError
 from jaxagent.stage import Credit, Filter
 from jaxagent.types import Credited, Group, Trajectory
@@ -87,3 +87,32 @@ def zero_std(
         return not zero_variance(np.array([metric(t) for t in survivors(group)], np.float64), tolerance)
 
     return lambda groups: credit([group for group in groups if informative(group)])
+
+
+def keep_frac(credit: Credit, fraction: float = 0.25, *, rank_by: str = "std") -> Credit:
+    """Keep the share of the groups with the largest standard deviation of R ("std_rev": the smallest) (StarPO-S).
+
+    Takes a credit, returns a credit. At least one group stays, ties go to the earlier group, and if no group varies all
+    stay. Standard deviations (ddof 1) .577, 0, .05, .5 at .25 -> the first group.
+    """
+    if not 0 < fraction <= 1 or rank_by not in ("std", "std_rev"):
+        raise ConfigError(
+            f"keep_frac(fraction={fraction}, rank_by={rank_by!r}): expected a fraction in (0, 1], std or std_rev"
+        )
+
+    def keep(groups: Sequence[Group]) -> list[Credited]:
+        alive = [group for group in groups if survivors(group)]
+        std_P = np.array([spread(group) for group in alive])
+        if not std_P.any():
+            return credit(alive)
+        best = np.argsort(-std_P if rank_by == "std" else std_P, kind="stable")
+        chosen = set(best[: max(1, int(fraction * len(alive) + 1e-9))].tolist())
+        return credit([group for index, group in enumerate(alive) if index in chosen])
+
+    return keep
+
+
+def spread(group: Group) -> float:
+    """Standard deviation (ddof 1) of the survivors' returns; 0 where they are equal or fewer than two."""
+    reward_G = returns(survivors(group))
+    return 0.0 if zero_variance(reward_G) else float(reward_G.std(ddof=1))

@@ -29,7 +29,17 @@ class Max(NamedTuple):
     value: Float[Array, ""]
 
 
-Entry = Mean | Sum | Max
+class Explained(NamedTuple):
+    """Share of a target's variance that a prediction explains, in the making: 1 - Var(error) / Var(target)."""
+
+    target: Float[Array, ""]
+    target_square: Float[Array, ""]
+    error: Float[Array, ""]
+    error_square: Float[Array, ""]
+    weight: Float[Array, ""]
+
+
+Entry = Mean | Sum | Max | Explained
 Sums = Mapping[str, Entry]
 
 
@@ -39,6 +49,15 @@ def mean_of(value_BS: Float[Array, "*S"], mask_BS: Bool[Array, "*S"]) -> Mean:
 
 def max_of(value_BS: Float[Array, "*S"], mask_BS: Bool[Array, "*S"]) -> Max:
     return Max(jnp.where(mask_BS, value_BS, 0.0).max(initial=0.0))
+
+
+def explained_of(
+    target_BS: Float[Array, "*S"], error_BS: Float[Array, "*S"], mask_BS: Bool[Array, "*S"]
+) -> Explained:
+    """error: target - prediction. Targets 1, 2, 3 and errors 0, 0, 1 -> 2/3."""
+    target_BS, error_BS = jnp.where(mask_BS, target_BS, 0.0), jnp.where(mask_BS, error_BS, 0.0)
+    totals = [x.sum() for x in (target_BS, target_BS**2, error_BS, error_BS**2)]
+    return Explained(*totals, mask_BS.sum().astype(jnp.float32))
 
 
 def add(left: Sums, right: Sums) -> dict[str, Entry]:
@@ -53,12 +72,26 @@ def _join(left: Entry, right: Entry) -> Entry:
 
 
 def finish(sums: Sums) -> Metrics:
-    """Host floats; a mean over nothing is left out."""
+    """Host floats; a mean over nothing, and a share of no variance, are left out."""
     out: Metrics = {}
     for name, entry in sums.items():
         if isinstance(entry, Mean):
             if float(entry.weight) > 0:
                 out[name] = float(np.float64(entry.total) / np.float64(entry.weight))
+        elif isinstance(entry, Explained):
+            if (share := _share(entry)) is not None:
+                out[name] = share
         else:
             out[name] = float(entry[0])
     return out
+
+
+def _share(entry: Explained) -> float | None:
+    """None where the target hardly varies: the sums are float32."""
+    target, target_square, error, error_square, weight = (float(x) for x in entry)
+    if weight == 0:
+        return None
+    spread = target_square / weight - (target / weight) ** 2
+    if spread <= 1e-6 * max(target_square / weight, 1e-12):
+        return None
+    return 1.0 - (error_square / weight - (error / weight) ** 2) / spread

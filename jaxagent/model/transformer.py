@@ -148,6 +148,7 @@ class Transformer(nnx.Module):
         fixed_layers: int = 0,
     ):
         self.spec, self.lora_spec = spec, lora
+        self.critic_spec = None  # set by add_critic (critic.py)
         self.dtype = jnp.dtype(dtype)
         if remat not in ("none", *REMAT):
             raise ConfigError(f"remat={remat!r} is unknown; known: none, {', '.join(REMAT)}")

@@ -42,8 +42,10 @@ class Recipe:
     """options: the recipe's own configuration record; stage: builds the Stage from it.
 
     rolls_out: the stage learns from its own rollouts, so sampling and row shapes must fit each other.
+    critic: whether these options need a value head; the model has one if any stage of the run does.
     """
 
     options: type[Record]
     stage: Callable[[Any, Materials], Stage]
     rolls_out: bool = True
+    critic: Callable[[Any], bool] = lambda options: False

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 
 from jaxagent.errors import ConfigError
-from jaxagent.recipes import gigpo, grpo, gvpo, loop, sft, skill_sd
+from jaxagent.recipes import critic, gigpo, grpo, gvpo, loop, ppo, sft, skill_sd, starpo, vapo, vtrace
 from jaxagent.recipes.base import Recipe
 
 RECIPES: Mapping[str, Recipe] = {
@@ -16,6 +16,12 @@ RECIPES: Mapping[str, Recipe] = {
     "gvpo": gvpo.RECIPE,
     "gigpo": gigpo.RECIPE,
     "skill_sd": skill_sd.RECIPE,
+    "critic": critic.RECIPE,
+    "ppo": ppo.RECIPE,
+    "vapo": vapo.RECIPE,
+    "vtrace": vtrace.RECIPE,
+    "starpo": starpo.RECIPE,
+    "starpo_s": starpo.STABILISED,
 }
 
 

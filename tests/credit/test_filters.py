@@ -5,8 +5,10 @@ from jaxagent.credit.filters import (
     abs_min,
     by_success,
     chain,
+    keep_frac,
     magnitude,
     positive_only,
+    spread,
     success_only,
     zero_std,
 )
@@ -82,3 +84,43 @@ def test_filters_compose_from_left_to_right():
 def test_bad_constants_are_refused():
     with pytest.raises(ConfigError, match="multiple=0"):
         abs_min(0.01, multiple=0)
+
+
+# --- the groups that vary most (StarPO-S) ------------------------------------------------------------------
+
+SPREAD = [[1, 0, 1, 0], [1, 1, 1, 1], [0.5, 0.5, 0.5, 0.4], [1, 0, 0, 0]]
+
+
+def kept_groups(rewards, fraction, **options):
+    """Numbers of the groups that reach the credit behind the filter."""
+    groups = [make_group(r, task=make_task(str(i))) for i, r in enumerate(rewards)]
+    seen = []
+
+    def credit(kept):
+        seen.extend(int(group.task.task_id) for group in kept)
+        return []
+
+    keep_frac(credit, fraction, **options)(groups)
+    return seen
+
+
+def test_spread_within_groups():
+    assert [spread(make_group(r)) for r in SPREAD] == pytest.approx([0.57735, 0.0, 0.05, 0.5], abs=1e-5)
+
+
+def test_the_groups_that_vary_most_are_kept():
+    assert kept_groups(SPREAD, 0.25) == [0]
+    assert kept_groups(SPREAD, 0.75) == [0, 2, 3]
+    assert kept_groups(SPREAD, 0.25, rank_by="std_rev") == [1]
+    assert kept_groups(SPREAD[:2], 0.25) == [0]  # fewer than four: at least one
+
+
+def test_ties_go_to_the_earlier_group_and_without_any_spread_all_stay():
+    assert kept_groups([[0, 1], [1, 0], [0, 0]], 0.4) == [0]
+    assert kept_groups([[1, 1], [0, 0], [1, 1]], 0.4) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("wrong", [{"fraction": 0.0}, {"fraction": 1.5}, {"rank_by": "mean"}])
+def test_a_share_of_no_groups_is_refused(wrong):
+    with pytest.raises(ConfigError, match="keep_frac"):
+        keep_frac(lambda groups: [], **wrong)
