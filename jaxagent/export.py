@@ -1,8 +1,8 @@
 """Parameters -> a Hugging Face folder that transformers (or peft) loads to the same logits.
 
-`export_model` writes the whole model, adapters merged and a value head left out; `export_adapter` writes adapters only, in PEFT's
-layout. Files appear under their final name only when complete. Tensors keep their stored dtype unless another
-is asked for.
+`export_model` writes the whole model, adapters merged and a value head left out; `export_adapter` writes adapters
+only, in PEFT's layout. Files appear under their final name only when complete. Tensors keep their stored dtype unless
+another is asked for.
 """
 
 from __future__ import annotations

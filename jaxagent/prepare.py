@@ -206,6 +206,11 @@ def _check_rows(config: RunConfig, entry: Entry) -> None:
             f"stage {entry.name}: pack.length={shape.length} is shorter than rollout.context={rollout.context}: an "
             "episode that fills its context could not be trained on; raise pack.length or lower rollout.context"
         )
+    if shape.length < rollout.context + (spare := entry.recipe.spare(entry.options)):
+        raise ConfigError(
+            f"stage {entry.name}: pack.length={shape.length} holds an episode of rollout.context={rollout.context} "
+            f"tokens, but not the {spare} more that these options need; raise pack.length or lower rollout.context"
+        )
     sampled = min(rollout.context, rollout.max_steps * rollout.max_tokens)
     if shape.slots < sampled:
         raise ConfigError(

@@ -1,7 +1,7 @@
 """Token streams that a stage asks for before credit, added to the segments of an iteration's groups.
 
-In: groups, names of streams, and what scores segments (the learner). Out: the same groups, each segment with a [T] array
-of every name in `Segment.logprobs`, 0 where there is nothing:
+In: groups, names of streams, and what scores segments (the learner). Out: the same groups, each segment with a [T]
+array of every name in `Segment.logprobs`, 0 where there is nothing:
 
     old        log-prob of each sampled token under the present parameters
     value      value of the state before each sampled token, under the present parameters

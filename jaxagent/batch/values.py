@@ -23,7 +23,7 @@ VALUE, SOLVED = "value", "solved"
 def value_samples(
     credited: Sequence[Credited], *, terms: Sequence[str] = (), steps: bool = False
 ) -> list[Sample]:
-    """`policy_samples` of the terms and of the term "value". steps: values are trained at first tokens of steps only."""
+    """`policy_samples` of the terms and of the term "value". steps: values learn at first tokens of steps only."""
     samples = policy_samples(credited, terms=(*terms, VALUE))
     if not steps:
         return samples

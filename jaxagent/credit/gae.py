@@ -10,8 +10,8 @@ bilevel   steps first, each valued at its last token; inside a step the last tok
           tokens runs back from there (RAGEN, 2504.20073, with steps told by their number, not by rewards that are not
           0): V .3, .6, r 0, 1, gamma_turn .95 -> steps .65, .4
 
-`ret` is what the value function learns. With lam_critic it is made with a lam of its own (VAPO, 2504.05118: 1, the plain
-return). `monte_carlo` needs no values at all.
+`ret` is what the value function learns. With lam_critic it is made with a lam of its own (VAPO, 2504.05118: 1, the
+plain return). `monte_carlo` needs no values at all.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def gae(rule: GaeRule) -> Credit:
 
 
 def monte_carlo(rule: GaeRule) -> Credit:
-    """The discounted return from each token on, as target of a value function that does not exist yet. Advantages are 0."""
+    """The discounted return from each token on, to teach a value function that knows nothing. Advantages are 0."""
     plain = replace(rule, lam=1.0, lam_turn=1.0, lam_critic=None, adaptive=0.0, bootstrap=False)
 
     def credit(groups: Sequence[Group]) -> list[Credited]:

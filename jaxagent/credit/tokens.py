@@ -1,10 +1,11 @@
 """The sampled tokens of a trajectory in a row, for credit that is finer than a step.
 
-    segment   p p a a e o o a a         tokens   a a e a a           what the environment wrote is not among them: values
-    step     -1-1 0 0 0-1-1 1 1         step     0 0 0 1 1           and advantages pass over it unchanged
+    segment   p p a a e o o a a         tokens   a a e a a
+    step     -1-1 0 0 0-1-1 1 1         step     0 0 0 1 1
 
-Steps follow each other, whichever segments they lie in. All arithmetic on the row is float64; what goes back to the
-segments is float32, 0 outside the mask. Axis X: these tokens.
+What the environment wrote is not among them: values and advantages pass over it unchanged. Steps follow each other,
+whichever segments they lie in. All arithmetic on the row is float64; what goes back to the segments is float32, 0
+outside the mask. Axis X: these tokens.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     vs_t = V_t + rho_t (r_t + gamma V_{t+1} - V_t) + gamma c_t (vs_{t+1} - V_{t+1})
     A_t  = rho_t (r_t + gamma vs_{t+1} - V_t)
 
-pi is the trainer's policy at the start of the iteration (stream "old"), mu the sampler's ("behaviour"). Over tokens, or
-over steps, where pi / mu is the product over the step's tokens. A holds rho already: the policy loss is -A log p without
-another ratio. r 0, 0, 1, V .2, .4, .5, pi / mu 1.5, .5, 1, gamma .9 -> vs .585, .65, 1, A .385, .25, .5.
+pi is the trainer's policy at the start of the iteration (stream "old"), mu the sampler's ("behaviour"). Over tokens,
+or over steps, where pi / mu is the product over the step's tokens. A holds rho already: the policy loss is -A log p
+without another ratio. r 0, 0, 1, V .2, .4, .5, pi / mu 1.5, .5, 1, gamma .9 -> vs .585, .65, 1, A .385, .25, .5.
 """
 
 from __future__ import annotations

@@ -17,10 +17,10 @@ from jaxagent.batch.targets import seq_mean_token_mean, token_mean
 from jaxagent.batch.values import VALUE, value_samples
 from jaxagent.credit.gae import GaeRule, Level, gae
 from jaxagent.learn.terms import clipped_pg, entropy_bonus, kl
-from jaxagent.recipes.base import Materials, Recipe
+from jaxagent.recipes.base import Materials
 from jaxagent.recipes.policy import task_source
 from jaxagent.recipes.rewards import returns_of
-from jaxagent.recipes.values import ValueOptions, united, value_term, value_update
+from jaxagent.recipes.values import ValueOptions, united, value_recipe, value_term, value_update
 from jaxagent.stage import Stage, Term
 
 
@@ -100,4 +100,4 @@ def stage(options: PpoOptions, materials: Materials) -> Stage:
     )
 
 
-RECIPE = Recipe(PpoOptions, stage, critic=lambda options: True)
+RECIPE = value_recipe(PpoOptions, stage)

@@ -21,10 +21,10 @@ from jaxagent.credit.gae import GaeRule, gae
 from jaxagent.credit.group import group_std, per_group
 from jaxagent.credit.normalise import By, How, on_normalised
 from jaxagent.learn.terms import clipped_pg, entropy_bonus, kl
-from jaxagent.recipes.base import Materials, Recipe
+from jaxagent.recipes.base import Materials
 from jaxagent.recipes.policy import task_source
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions, returns_of
-from jaxagent.recipes.values import ValueOptions, united, value_term, value_update
+from jaxagent.recipes.values import ValueOptions, united, value_recipe, value_term, value_update
 from jaxagent.stage import Credit, Stage, Term
 
 REWARD = RewardOptions.parse({"outcome": "success", "invalid_action": -0.1})
@@ -33,7 +33,8 @@ REWARD = RewardOptions.parse({"outcome": "success", "invalid_action": -0.1})
 class StarpoOptions(ValueOptions):
     """advantage: "token" or "bilevel" GAE, or "group", the group's z-score.
 
-    keep_frac: share of the groups that are trained on; rank_by "std" keeps those whose returns vary most, "std_rev" least.
+    keep_frac: share of the groups that are trained on; rank_by: "std" keeps those whose returns vary most, "std_rev"
+               those that vary least.
     normalise, normalise_by: what is done to the returns of a task's group, or of the batch, before advantages.
     """
 
@@ -127,5 +128,5 @@ def stage(options: StarpoOptions, materials: Materials) -> Stage:
     )
 
 
-RECIPE = Recipe(StarpoOptions, stage, critic=lambda options: options.valued)
-STABILISED = Recipe(StarpoSOptions, stage, critic=lambda options: options.valued)
+RECIPE = value_recipe(StarpoOptions, stage, critic=lambda options: options.valued)
+STABILISED = value_recipe(StarpoSOptions, stage, critic=lambda options: options.valued)

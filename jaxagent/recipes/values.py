@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 from pydantic import Field, model_validator
 
 from jaxagent.batch.targets import token_mean
 from jaxagent.credit.gigpo import Rewards
 from jaxagent.learn.value import decaying, value_loss
+from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.policy import PolicyOptions, policy_update
-from jaxagent.stage import Term, Update
+from jaxagent.stage import Stage, Term, Update
 
 
 class ValueOptions(PolicyOptions):
     """The shape of the head is the model's: `model.critic` of the run file.
 
-    rewards: "outcome" pays the return at the last action token, and penalties where they were earned; "environment" what
-             the environment paid at each step.
+    rewards: "outcome" pays the return at the last action token, and penalties where they were earned; "environment"
+             pays what the environment paid at each step.
     value_coef, value_coef_last: weight of the value loss, at first and (None: the same) at the end of the stage.
     value_clip: how far a value may go from the old one, as clipping of the loss; 0 is off.
     value_min, value_max: values are held within them when advantages are computed.
@@ -69,3 +71,19 @@ def value_update(options: ValueOptions) -> Update:
 def united(*streams: Sequence[str]) -> tuple[str, ...]:
     """Each token stream once."""
     return tuple(dict.fromkeys(name for some in streams for name in some))
+
+
+def value_recipe(
+    options: type[ValueOptions],
+    stage: Callable[[Any, Materials], Stage],
+    *,
+    critic: Callable[[Any], bool] = lambda options: True,
+) -> Recipe:
+    """The recipe of a stage with a value function. critic: whether there is one, given the options."""
+
+    def spare(chosen: ValueOptions) -> int:
+        return int(
+            chosen.bootstrap_truncated and critic(chosen)
+        )  # the state after the last token is valued behind it
+
+    return Recipe(options, stage, critic=critic, spare=spare)

@@ -19,10 +19,10 @@ from jaxagent.batch.targets import token_mean
 from jaxagent.batch.values import SOLVED, VALUE, solved_samples, value_samples
 from jaxagent.credit.gae import GaeRule, gae
 from jaxagent.learn.terms import clipped_pg, cross_entropy
-from jaxagent.recipes.base import Materials, Recipe
+from jaxagent.recipes.base import Materials
 from jaxagent.recipes.policy import task_source
 from jaxagent.recipes.rewards import returns_of
-from jaxagent.recipes.values import ValueOptions, united, value_term, value_update
+from jaxagent.recipes.values import ValueOptions, united, value_recipe, value_term, value_update
 from jaxagent.stage import Stage, Term
 from jaxagent.types import Credited, Sample
 
@@ -74,4 +74,4 @@ def stage(options: VapoOptions, materials: Materials) -> Stage:
     )
 
 
-RECIPE = Recipe(VapoOptions, stage, critic=lambda options: True)
+RECIPE = value_recipe(VapoOptions, stage)

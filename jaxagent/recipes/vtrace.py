@@ -2,8 +2,8 @@
 
     L = -mean_t A_t log p_t + c_v L_v - c_e H        A and the value targets: credit/vtrace.py
 
-The weights are those of the policy at the start of the iteration against the sampler. A holds them already, so nothing is
-clipped in the loss: keep to one epoch.
+The weights are those of the policy at the start of the iteration against the sampler. A holds them already, so nothing
+is clipped in the loss: keep to one epoch.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from jaxagent.batch.targets import token_mean
 from jaxagent.batch.values import VALUE, value_samples
 from jaxagent.credit.vtrace import VtraceRule, vtrace
 from jaxagent.learn.terms import entropy_bonus, policy_gradient
-from jaxagent.recipes.base import Materials, Recipe
+from jaxagent.recipes.base import Materials
 from jaxagent.recipes.policy import task_source
 from jaxagent.recipes.rewards import returns_of
-from jaxagent.recipes.values import ValueOptions, value_term, value_update
+from jaxagent.recipes.values import ValueOptions, value_recipe, value_term, value_update
 from jaxagent.stage import Stage, Term
 
 
@@ -73,4 +73,4 @@ def stage(options: VtraceOptions, materials: Materials) -> Stage:
     )
 
 
-RECIPE = Recipe(VtraceOptions, stage, critic=lambda options: True)
+RECIPE = value_recipe(VtraceOptions, stage)

@@ -24,6 +24,7 @@ from jaxagent.stage import Term
 from tests.learn import cases
 
 CRITIC = CriticSpec(hidden=(8, 4))
+LAYER = ("attn_norm", "q", "k", "v", "o", "mlp_norm", "gate", "up", "down", "q_norm", "k_norm")
 
 
 def evaluate(loss, value, target, old, mask):
@@ -86,7 +87,7 @@ def test_a_coefficient_may_decay():
 
 
 def test_a_negative_clip_is_refused():
-    with pytest.raises(ConfigError, match="value clip=-0.2"):
+    with pytest.raises(ConfigError, match=r"value clip=-0\.2"):
         value_loss(-0.2)
 
 
@@ -211,7 +212,7 @@ def test_tokens_outside_the_mask_change_nothing():
         (train_only(lambda name: name == "embed"), {"embed"}),
         (
             train_last_layers(1),
-            {f"layers/{n}" for n in ["attn_norm", "q", "k", "v", "o", "mlp_norm", "gate", "up", "down", "q_norm", "k_norm"]},
+            {f"layers/{name}" for name in LAYER},
         ),
     ],
 )
