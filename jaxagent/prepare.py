@@ -22,9 +22,8 @@ from jaxagent.data.tasks import easier
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.table import find_env
 from jaxagent.errors import ConfigError
-from jaxagent.model.critic import CriticSpec
 from jaxagent.model.hf import check_tokenizer, check_weights, read_spec
-from jaxagent.model.spec import LoraSpec, ModelSpec
+from jaxagent.model.spec import CriticSpec, LoraSpec, ModelSpec
 from jaxagent.recipes.base import Recipe
 from jaxagent.recipes.table import find_recipe
 from jaxagent.rollout.demonstrate import play

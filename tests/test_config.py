@@ -36,11 +36,18 @@ def test_shipped_run_files_are_valid(path):
         find_recipe(stage.recipe).options.parse(stage.options)
 
 
+NO_SETUP = {"starpo", "vapo", "vtrace"}  # whose papers print no set-up on an environment of ours
+
+
 def test_every_recipe_has_a_run_file_for_the_world_and_for_its_paper():
-    names = {path.stem for path in SHIPPED}
+    worlds = [path for path in SHIPPED if path.stem.startswith("world_")]
+    papers = [path for path in SHIPPED if path not in worlds and not path.stem.endswith("_tiny")]
+    shown, used = (
+        {stage.recipe for path in paths for stage in read_run(path).all_stages} for paths in (worlds, papers)
+    )
     for recipe in RECIPES:
-        assert f"world_{recipe}" in names
-        assert names & {f"{paper}_{recipe}" for paper in ("appworld", "alfworld", "webshop")}
+        assert recipe in shown, recipe
+        assert recipe in used | NO_SETUP, recipe
 
 
 @pytest.mark.parametrize(

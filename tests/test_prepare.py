@@ -38,7 +38,7 @@ def read(tmp_path, **changes):
             {"model": {"source": "tiny", "critic": {"hidden": [8]}}},
             "no stage of this run .0-loop. learns values",
         ),
-        ({"stages": [{"recipe": "vtrace", "options": {"epochs": 2}}]}, "use 1, or recipe ppo"),
+        ({"stages": [{"recipe": "vtrace", "options": {"c_bar": 2.0}}]}, "is above rho_bar=1.0; lower it"),
         ({"stages": [{"recipe": "ppo", "options": {"gamma_turn": 0.9}}]}, "read at level bilevel only"),
         (
             {"stages": [{"recipe": "ppo", "options": {"value_min": 1.0, "value_max": 0.0}}]},

@@ -7,7 +7,8 @@ import pytest
 
 from jaxagent.errors import ConfigError
 from jaxagent.learn.step import make_score
-from jaxagent.model.critic import CriticSpec, add_critic
+from jaxagent.model.critic import add_critic
+from jaxagent.model.spec import CriticSpec
 from jaxagent.scoring import TokenScores, add_streams
 from jaxagent.types import Group, Segment, Status
 from tests.learn import cases

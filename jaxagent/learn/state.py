@@ -114,11 +114,14 @@ def train_also(partition: Partition, chosen: Callable[[str], bool]) -> Partition
         return trained, jax.tree.map(lambda flag, part: None if flag else part, picked, rest)
 
     def merge(trained: Params, rest: Params) -> Params:
-        none = {"is_leaf": lambda leaf: leaf is None}
-        own = jax.tree_util.tree_map_with_path(
-            lambda path, leaf: None if chosen(path_name(path)) else leaf, trained, **none
-        )
-        filled = jax.tree.map(lambda old, new: new if old is None else old, rest, trained, **none)
+        def absent(leaf: Any) -> bool:
+            return leaf is None
+
+        def other(path: tuple, leaf: Any) -> Any:
+            return None if chosen(path_name(path)) else leaf
+
+        own = jax.tree_util.tree_map_with_path(other, trained, is_leaf=absent)
+        filled = jax.tree.map(lambda old, new: new if old is None else old, rest, trained, is_leaf=absent)
         return partition.merge(own, filled)
 
     return Partition(split, merge)

@@ -56,8 +56,13 @@ def explained_of(
 ) -> Explained:
     """error: target - prediction. Targets 1, 2, 3 and errors 0, 0, 1 -> 2/3."""
     target_BS, error_BS = jnp.where(mask_BS, target_BS, 0.0), jnp.where(mask_BS, error_BS, 0.0)
-    totals = [x.sum() for x in (target_BS, target_BS**2, error_BS, error_BS**2)]
-    return Explained(*totals, mask_BS.sum().astype(jnp.float32))
+    return Explained(
+        target_BS.sum(),
+        (target_BS**2).sum(),
+        error_BS.sum(),
+        (error_BS**2).sum(),
+        mask_BS.sum().astype(jnp.float32),
+    )
 
 
 def add(left: Sums, right: Sums) -> dict[str, Entry]:

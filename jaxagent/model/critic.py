@@ -7,7 +7,6 @@ All of it is float32. `out` starts at zero, and so does every value. Decoder and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -16,21 +15,10 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxagent.errors import ConfigError
+from jaxagent.model.spec import CriticSpec
 from jaxagent.model.transformer import Layers, Transformer
 
 PREFIX = "critic/"  # of its parameters' names
-
-
-@dataclass(frozen=True)
-class CriticSpec:
-    """hidden: widths of the hidden layers. detach: the head learns from the trunk and never changes it."""
-
-    hidden: tuple[int, ...] = ()
-    detach: bool = False
-
-    def __post_init__(self) -> None:
-        if any(width < 1 for width in self.hidden):
-            raise ConfigError(f"critic.hidden={list(self.hidden)}: every layer needs a width of at least 1")
 
 
 class CriticParam(nnx.Param):
@@ -75,7 +63,7 @@ def without_critic(graphdef: nnx.GraphDef, params: Any) -> tuple[nnx.GraphDef, A
 
 def values(model: Transformer, hidden_BSD: Float[Array, "B S D"]) -> Float[Array, "B S"] | None:
     """V of the states whose hidden states are given; None without a head."""
-    critic: CriticSpec | None = model.critic_spec
+    critic = model.critic_spec
     if critic is None:
         return None
     weights = {name: leaf[...] for name, leaf in nnx.state(model.critic).items()}

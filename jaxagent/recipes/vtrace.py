@@ -3,7 +3,7 @@
     L = -mean_t A_t log p_t + c_v L_v - c_e H        A and the value targets: credit/vtrace.py
 
 The weights are those of the policy at the start of the iteration against the sampler. A holds them already, so nothing
-is clipped in the loss: keep to one epoch.
+is clipped in the loss: keep to one epoch, for later ones nothing holds the policy near the old one.
 """
 
 from __future__ import annotations
@@ -35,13 +35,9 @@ class VtraceOptions(ValueOptions):
     entropy_coef: float = Field(0.01, ge=0)
 
     @model_validator(mode="after")
-    def _on_policy_enough(self) -> VtraceOptions:
+    def _caps(self) -> VtraceOptions:
         if self.c_bar > self.rho_bar:
             raise ValueError(f"c_bar={self.c_bar} is above rho_bar={self.rho_bar}; lower it")
-        if self.epochs > 1:
-            raise ValueError(
-                f"epochs={self.epochs}: nothing holds the policy near the old one here; use 1, or recipe ppo"
-            )
         return self
 
 

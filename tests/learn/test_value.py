@@ -18,8 +18,9 @@ from jaxagent.learn.sums import add, explained_of, finish
 from jaxagent.learn.terms import Scores, Streams, cross_entropy
 from jaxagent.learn.value import decaying, value_loss
 from jaxagent.mesh.mesh import MeshSpec, make_mesh
-from jaxagent.model.critic import PREFIX, CriticSpec, add_critic
+from jaxagent.model.critic import PREFIX, add_critic
 from jaxagent.model.params import flat, place, shardings
+from jaxagent.model.spec import CriticSpec
 from jaxagent.stage import Term
 from tests.learn import cases
 

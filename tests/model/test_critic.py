@@ -9,11 +9,11 @@ from flax import nnx
 from jaxagent.decode.handoff import hand_off
 from jaxagent.errors import ConfigError
 from jaxagent.export import export_model
-from jaxagent.model.critic import CriticSpec, add_critic, critic_shapes, values, without_critic
+from jaxagent.model.critic import add_critic, critic_shapes, values, without_critic
 from jaxagent.model.hf import load_hf
 from jaxagent.model.lora import add_lora
 from jaxagent.model.params import flat
-from jaxagent.model.spec import LoraSpec
+from jaxagent.model.spec import CriticSpec, LoraSpec
 from tests.learn import cases
 
 CRITIC = CriticSpec(hidden=(3072, 2048), detach=True)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxagent.batch.pack import pack
+from jaxagent.errors import ConfigError
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.table import RECIPES
 from jaxagent.train import credit
@@ -165,3 +166,96 @@ def test_every_option_of_the_optimiser_reaches_the_update(recipe):
     ):
         assert getattr(update, name) == options[name], name
     assert update.steps_per_iteration == 9  # 16 rollouts in minibatches of 6 are 3 steps an epoch
+
+
+# --- recipes with a value function ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options", "needs"),
+    [
+        ("ppo", {}, ("value",)),
+        ("ppo", {"epochs": 2, "kl_in": "loss"}, ("old", "value", "reference")),
+        ("ppo", {"kl_in": "reward", "bootstrap_truncated": True}, ("value", "bootstrap", "old", "reference")),
+        ("vapo", {"minibatch": 4}, ("old", "value")),
+        ("vtrace", {"bootstrap_truncated": True}, ("old", "value", "bootstrap")),
+        ("starpo", {}, ("value", "reference")),
+        ("starpo", {"advantage": "group", "kl_coef": 0.0}, ()),
+        ("starpo_s", {}, ("value",)),
+        ("critic", {}, ()),
+    ],
+)
+def test_streams_of_value_functions(recipe, options, needs):
+    chosen = RECIPES[recipe].options.parse(options)
+    assert RECIPES[recipe].stage(chosen, materials()).needs == needs
+    assert RECIPES[recipe].critic(chosen) == (options.get("advantage") != "group")
+    assert RECIPES[recipe].spare(chosen) == ("bootstrap" in needs)
+
+
+def test_recipes_without_a_value_function_ask_for_no_head():
+    assert not any(RECIPES[name].critic(RECIPES[name].options()) for name in ("grpo", "loop", "sft"))
+
+
+@pytest.mark.parametrize(
+    ("level", "trained"), [("token", [0, 1, 1, 1, 1, 1, 1]), ("step", [0, 1, 0, 1, 0, 1, 0])]
+)
+def test_where_values_are_learnt(level, trained):
+    """Three steps of two tokens each; values are 0, so the advantage is the return of 1."""
+    for recipe in ("critic", "ppo"):
+        options = {"level": level, "gamma": 1.0, **({"whiten": False} if recipe == "ppo" else {})}
+        stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse(options), materials())
+        credited = credit(stage, stage.reward([scored(group([4]), stage.needs)]))
+        (sample,) = stage.samples(credited)
+        assert sample.include["value"].tolist() == trained
+        assert sample.logprobs["return"].tolist() == [0, 1, 1, 1, 1, 1, 1]
+        if recipe == "ppo":
+            assert sample.include["pg"].tolist() == [0, 1, 1, 1, 1, 1, 1]
+            assert sample.advantage_T.tolist() == [0, 1, 1, 1, 1, 1, 1]
+        else:
+            assert (stage.trains, set(stage.terms)) == ("critic/", {"value"})
+
+
+def test_vapo_imitates_what_was_solved_and_holds_lambda_to_the_length():
+    credited, packed = run_host_half("vapo", [group([4, 2])], lam_alpha=1 / 3, value_min=0.0)
+    stage = RECIPES["vapo"].stage(RECIPES["vapo"].options(), materials())
+    solved, failed = stage.samples(credited)
+    assert solved.include["solved"].tolist() == solved.include["pg"].tolist() == [0, 1, 1, 1, 1, 1, 1]
+    assert not failed.include["solved"].any()
+    assert failed.include["pg"].sum() == 6
+    assert packed[0].batch.count["solved"] == 6
+    assert packed[0].batch.count["pg"] == 12
+    np.testing.assert_allclose(solved.advantage_T[1:], 0.5 ** np.arange(5, -1, -1))  # lam 1 - 3/6
+    np.testing.assert_allclose(solved.logprobs["return"][1:], 1)  # lam 1
+
+
+def test_starpo_s_trains_on_the_groups_that_vary_most():
+    groups = [
+        group(passed, name) for name, passed in zip("abcd", ([4, 0, 4, 0], [4] * 4, [0] * 4, [4, 0, 0, 0]))
+    ]
+    credited, _ = run_host_half("starpo_s", groups)
+    assert [item.trajectory.task.task_id for item in credited] == ["a"] * 4
+    credited, _ = run_host_half("starpo_s", groups, keep_frac=1.0)
+    assert len(credited) == 16
+
+
+def test_starpo_s_clips_higher_and_has_no_kl():
+    plain, stable = (
+        set(RECIPES[name].stage(RECIPES[name].options(), materials()).terms)
+        for name in ("starpo", "starpo_s")
+    )
+    assert plain - stable == {"kl"}
+    assert RECIPES["starpo_s"].options().clip_high == 0.28
+    with pytest.raises(ConfigError, match="use rewards: outcome"):
+        RECIPES["starpo"].options.parse({"normalise": "mean", "rewards": "environment"})
+    with pytest.raises(ConfigError, match="group_size=1 gives every trajectory advantage 0"):
+        RECIPES["starpo"].options.parse({"advantage": "group", "group_size": 1})
+
+
+def test_the_value_coefficient_may_decay_over_the_stage():
+    options = {"iterations": 5, "tasks": 2, "group_size": 4, "minibatch": 4, "epochs": 2, "value_coef": 0.1}
+    term = (
+        RECIPES["ppo"]
+        .stage(RECIPES["ppo"].options.parse(options | {"value_coef_last": 0.02}), materials())
+        .terms["value"]
+    )
+    assert [term.coef(step) for step in (0, 10, 20)] == pytest.approx([0.1, 0.06, 0.02])
