@@ -175,6 +175,15 @@ def test_a_detached_head_learns_and_leaves_the_trunk_alone():
         np.testing.assert_allclose(attached[name], detached[name], atol=1e-7, err_msg=name)
 
 
+def test_a_stage_may_train_the_head_alone_whether_it_is_detached_or_not():
+    grads, metrics = gradients(
+        *model(), value_samples(), partition=train_only(lambda n: n.startswith(PREFIX))
+    )
+    assert metrics["update/steps"] == 1
+    assert moved(grads) <= {name for name in grads if name.startswith(PREFIX)}
+    assert grads["critic/out"].any()
+
+
 def test_the_value_loss_leaves_log_probs_alone_and_the_head_leaves_imitation_alone():
     """A term that reads no values gives the gradient it gives without a head, and none to the head."""
     terms = {"pg": Term(cross_entropy(), token_mean)}
@@ -276,3 +285,15 @@ def test_a_moving_coefficient_scales_the_step_and_compiles_once():
 def test_values_without_a_head_are_refused():
     with pytest.raises(ConfigError, match="needs a model with a value head"):
         gradients(cases.model()[0], cases.params(), value_samples())
+
+
+def test_a_detached_head_learns_to_tell_states_apart():
+    graphdef, params = model(CriticSpec((32,), detach=True), awake=False)
+    optimizer = make_optimizer(OptimizerSpec(0.02))
+    terms = {"value": Term(value_loss(), token_mean)}
+    state, update = init_state(params, optimizer), make_update(graphdef, terms, optimizer)
+    batches = cases.packed(value_samples((9, 5)), terms, rows=1)
+    metrics = {}
+    for _ in range(120):
+        state, metrics = update(state, batches)
+    assert metrics["critic/expl_var"] > 0.9
