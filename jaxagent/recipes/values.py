@@ -82,8 +82,7 @@ def value_recipe(
     """The recipe of a stage with a value function. critic: whether there is one, given the options."""
 
     def spare(chosen: ValueOptions) -> int:
-        return int(
-            chosen.bootstrap_truncated and critic(chosen)
-        )  # the state after the last token is valued behind it
+        # The state after the last token is valued at a token behind it.
+        return int(chosen.bootstrap_truncated and critic(chosen))
 
     return Recipe(options, stage, critic=critic, spare=spare)
