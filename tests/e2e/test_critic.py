@@ -14,11 +14,13 @@ from tests.e2e.run_files import small_run
 from tests.e2e.test_presets import shrunk
 
 BARE = ("checkpoint.every=1", "export=true", "model.critic={hidden: [8]}", "stages.1.options.minibatch=4")
+# A policy that cannot act yet earns penalties, which is enough to learn from.
+PENALTY = tuple(f"stages.{i}.options.reward={{outcome: success, invalid_action: -0.1}}" for i in (0, 1))
 LORA = ("model.lora={rank: 2, alpha: 4}", "stages.1.options.bootstrap_truncated=true")
 
 
 def config(folder, *more):
-    overrides = [*shrunk("world_ppo_token"), *BARE, *more]
+    overrides = [*shrunk("world_ppo_token"), *BARE, *PENALTY, *more]
     return small_run("world_ppo_token", folder, *overrides)
 
 
@@ -68,9 +70,10 @@ def test_the_head_and_its_optimiser_survive_a_stop(tmp_path, monkeypatch, whole,
     assert one.keys() == other.keys()
     for name, value in one.items():
         np.testing.assert_array_equal(other[name], value, err_msg=name)
-    heads = [name for name in one if "critic/out" in name]
-    assert heads
-    assert all(np.abs(one[name]).max() > 0 for name in heads)
+    for part in ("critic/out", "critic/hidden0_bias", "lora/q_b"):
+        learnt = [value for name, value in one.items() if part in name]
+        assert learnt, part
+        assert all(np.abs(value).max() > 0 for value in learnt), part
 
 
 def test_the_first_stage_teaches_the_head_alone_and_the_second_both(whole):
