@@ -23,7 +23,7 @@ from jaxagent.rollout.episode import EpisodeLimits, run_episode
 from jaxagent.rollout.plans import Quorum, RolloutRules, Runner, run_plans
 from jaxagent.rollout.stats import rollout_metrics
 from jaxagent.rollout.talk import Agent, run_talk
-from jaxagent.stage import Plan
+from jaxagent.stage import FollowUp, Plan
 from jaxagent.types import Generate, Group, Metrics, Sampling, Task
 
 T = TypeVar("T")
@@ -49,6 +49,21 @@ def joined(first: Collected, second: Collected) -> Collected:
         for name in ("submitted", "retries")
     }
     return Collected(groups, rollout_metrics(groups, **counts))
+
+
+def collected_with(
+    follow_up: FollowUp | None, plans: Sequence[Plan], play: Callable[[Sequence[Plan], int], Collected]
+) -> Collected:
+    """An iteration's rounds: its plans, then what `follow_up` asks for, until it asks for nothing.
+
+    play: (plans, number of the round).
+    """
+    collected = play(plans, 0)
+    number = 0
+    while follow_up is not None and (more := follow_up(collected.groups)):
+        number += 1
+        collected = joined(collected, play(more, number))
+    return collected
 
 
 class Rollouts:

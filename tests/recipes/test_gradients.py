@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from jaxagent.batch.pack import pack, unpack
+from jaxagent.learn.loss import Scores
 from jaxagent.learn.step import total_loss
-from jaxagent.learn.terms import Scores
 from jaxagent.recipes.table import RECIPES
 from jaxagent.train import credit
 from jaxagent.types import Group
