@@ -136,7 +136,7 @@ def init_state(
     return TrainState(params, opt_state, step, newest, skipped, everywhere(no_norms()))
 
 
-@partial(jax.jit, donate_argnums=0)
+@partial(jax.jit, donate_argnums=0, static_argnums=2)
 def averaged(average: Params, params: Params, keep: float) -> Params:
     """keep x average + (1 - keep) x params, in the average's memory. What nobody trains stays the same to the bit."""
     return jax.tree.map(lambda old, new: old + (1.0 - keep) * (new - old), average, params)
