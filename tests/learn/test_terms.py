@@ -149,18 +149,33 @@ def test_cispo_coefficients_and_full_gradient():
 def test_tokens_without_weight_reach_nothing():
     """Poisoned streams at weight 0: no loss, gradient or metric may see them."""
     weight = [1, 1, 0, 0]
-    clean = streams([1, -1, 0, 0], turn=TURN, weight=weight, old=[0.1, 0, 0, 0], reference=[0.2, 0, 0, 0])
+    clean = streams(
+        [1, -1, 0, 0],
+        turn=TURN,
+        weight=weight,
+        old=[0.1, 0, 0, 0],
+        reference=[0.2, 0, 0, 0],
+        mismatch=[1.5, 1, 1, 1],
+    )
     dirty = streams(
         [1, -1, np.inf, np.nan],
         turn=[0, 0, 0, 0],
         weight=weight,
         old=[0.1, 0, -np.inf, np.nan],
         reference=[0.2, 0, np.nan, 1e9],
+        mismatch=[1.5, 1, np.inf, np.nan],
     )
     lp_clean, lp_dirty = [0.3, -0.2, 0, 0], [0.3, -0.2, 500.0, -300.0]
     for loss in (
         terms.clipped_pg(0.2),
         terms.clipped_pg(0.2, level="trajectory"),
+        terms.clipped_pg(0.2, level="trajectory_geo"),
+        terms.clipped_pg(0.2, dual=3.0),
+        terms.cispo(),
+        terms.policy_gradient(),
+        terms.policy_gradient("turn"),
+        terms.corrected(terms.clipped_pg(0.2)),
+        terms.pulled(terms.cispo(), 0.1),
         terms.kl("k3"),
         terms.kl("k2"),
     ):
