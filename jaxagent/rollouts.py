@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from jaxagent.clock import Meter
-from jaxagent.config import RunConfig
+from jaxagent.config import RolloutConfig, RunConfig
 from jaxagent.envs.pool import Deadlines, EnvPool
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.ray_pool import RayCluster, open_ray_pool
@@ -179,12 +179,16 @@ def _open_pool(config: RunConfig, spec: EnvSpec, meter: Meter, first: Task | Non
     return pool
 
 
+def rules_of(rollout: RolloutConfig) -> RolloutRules:
+    quorum = Quorum(rollout.quorum, per_task=rollout.quorum_per_task) if rollout.quorum < 1 else None
+    return RolloutRules(concurrency=rollout.slots, retries=rollout.retries, quorum=quorum)
+
+
 def _open(
     config: RunConfig, spec: EnvSpec, players: Players, meter: Meter, *, first: Task | None = None
 ) -> Rollouts:
     """The lower of the run's and the environment's limits holds."""
     rollout = config.rollout
-    quorum = Quorum(rollout.quorum, per_task=2) if rollout.quorum < 1 else None  # one rollout has no baseline
     return Rollouts(
         players,
         limits=EpisodeLimits(
@@ -192,6 +196,6 @@ def _open(
             max_steps=min(rollout.max_steps, spec.max_steps),
             max_observation_chars=min(rollout.max_observation_chars, spec.max_observation_chars),
         ),
-        rules=RolloutRules(concurrency=rollout.slots, retries=rollout.retries, quorum=quorum),
+        rules=rules_of(rollout),
         open_pool=partial(_open_pool, config, spec, meter, first),
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from jaxagent.batch.targets import (
     fixed_len_sum,
@@ -20,6 +20,7 @@ from jaxagent.batch.targets import (
     token_mean,
     verl_sum_norm,
 )
+from jaxagent.credit.filters import most_varied, zero_std
 from jaxagent.credit.group import group_mean, group_std, per_group
 from jaxagent.learn.loss import Loss
 from jaxagent.learn.terms import entropy_bonus
@@ -38,6 +39,7 @@ class GroupOptions(KlOptions):
     """std: divide by the group's standard deviation, of `std_ddof` 1 (verl) or 0, at least `std_floor`, plus `eps`.
 
     singleton: what the only survivor of a group gets: A = 0, A = R ("raw"), or nothing ("drop").
+    keep_groups: all, those whose returns vary, or the `keep_share` of them that vary most ("std", StarPO-S) or least.
     max_length: the constant L of the aggregations fixed_len_sum and verl_sum_norm.
     """
 
@@ -46,14 +48,29 @@ class GroupOptions(KlOptions):
     std_floor: float = Field(0.0, ge=0)
     eps: float = Field(1e-6, ge=0)
     singleton: Literal["zero", "raw", "drop"] = "zero"
+    keep_groups: Literal["all", "varied", "std", "std_rev"] = "all"
+    keep_share: float = Field(0.25, gt=0, le=1)
     aggregate: AggregateName = "seq_mean_token_mean"
     max_length: int = Field(1024, ge=1)
     entropy_coef: float = Field(0.0, ge=0)
 
+    @model_validator(mode="after")
+    def _share_is_read(self) -> GroupOptions:
+        if "keep_share" in self.model_fields_set and self.keep_groups not in ("std", "std_rev"):
+            raise ValueError(
+                f"keep_share is read with keep_groups std or std_rev, got {self.keep_groups}; drop it"
+            )
+        return self
+
 
 def group_credit(options: GroupOptions) -> Credit:
     divided = group_std(ddof=options.std_ddof, eps=options.eps, std_floor=options.std_floor)
-    return per_group(divided if options.std else group_mean, singleton=options.singleton)
+    credit = per_group(divided if options.std else group_mean, singleton=options.singleton)
+    if options.keep_groups == "all":
+        return credit
+    if options.keep_groups == "varied":
+        return zero_std(credit)
+    return most_varied(credit, share=options.keep_share, rank_by=options.keep_groups)
 
 
 def aggregation(name: AggregateName, max_length: int) -> Aggregate:

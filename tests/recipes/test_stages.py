@@ -133,6 +133,20 @@ def test_a_group_without_variance_teaches_failed_steps_under_gvpo_only():
     assert credited == packed == []
 
 
+def test_groups_are_kept_by_how_much_their_returns_vary():
+    """Standard deviations 0, .408, .5: only what varies, the most varied third, the least."""
+    groups = [group([2, 2, 2], "a"), group([4, 2, 0, 2], "b"), group([4, 0, 4, 0], "c")]
+
+    def kept(**options):
+        credited, _ = run_host_half("grpo", groups, **options)
+        return list(dict.fromkeys(item.trajectory.task.task_id for item in credited))
+
+    assert kept() == ["a", "b", "c"]
+    assert kept(keep_groups="varied") == ["b", "c"]
+    assert kept(keep_groups="std", keep_share=0.34) == ["c"]
+    assert kept(keep_groups="std_rev", keep_share=0.34) == ["a"]
+
+
 def test_loop_divides_by_the_nominal_minibatch_whatever_the_filter_left():
     credited, packed = run_host_half("loop", [group([4, 2, 0, 2])], minibatch=32)
     assert len(credited) == 2
@@ -305,6 +319,7 @@ def test_every_policy_recipe_can_imitate_solved_episodes(recipe):
         ("grpo", {"mismatch": {"normalise": True}}, "mode=none does not read normalise"),
         ("grpo", {"mismatch": {"mode": "seq_trunc", "low": 0.1}}, "does not read low"),
         ("grpo", {"mismatch": {"mode": "token_mask", "low": 3}}, "low=3.0 must be below high"),
+        ("grpo", {"keep_share": 0.5}, "keep_share is read with"),
         ("grpo", {"kl_in": "advantage"}, "0 in its only step"),
         ("grpo", {"kl_in": "loss", "kl_reference": "iter_start"}, "0 in its only step"),
         ("grpo", {"kl_in": "reward", "kl_reference": "iter_start", "epochs": 2}, "no distance from itself"),
