@@ -1,4 +1,4 @@
-"""What the recipes share that compare a task's rollouts with each other: group statistics, averaging, KL, entropy.
+"""What the recipes share that compare a task's rollouts with each other: group statistics, averaging, KL.
 
     A_i = (R_i - mean of the group) / (std of the group + eps), or without the division
 
@@ -23,7 +23,6 @@ from jaxagent.batch.targets import (
 from jaxagent.credit.filters import most_varied, zero_std
 from jaxagent.credit.group import group_mean, group_std, per_group
 from jaxagent.learn.loss import Loss
-from jaxagent.learn.terms import entropy_bonus
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.kl import KlOptions, kl_average, kl_loss, kl_returns, kl_streams, kl_terms
 from jaxagent.recipes.policy import PG, policy_update, task_source
@@ -52,7 +51,6 @@ class GroupOptions(KlOptions):
     keep_share: float = Field(0.25, gt=0, le=1)
     aggregate: AggregateName = "seq_mean_token_mean"
     max_length: int = Field(1024, ge=1)
-    entropy_coef: float = Field(0.0, ge=0)
 
     @model_validator(mode="after")
     def _share_is_read(self) -> GroupOptions:
@@ -87,8 +85,6 @@ def group_stage(options: GroupOptions, materials: Materials, loss: Loss) -> Stag
     """The stage of a group method with this policy loss."""
     average = aggregation(options.aggregate, options.max_length)
     terms = {PG: Term(kl_loss(options, loss), average), **kl_terms(options, average)}
-    if options.entropy_coef:
-        terms["entropy"] = Term(entropy_bonus(), average, options.entropy_coef)
     return Stage(
         name=materials.name,
         source=task_source(options, materials),

@@ -1,7 +1,7 @@
 """What the recipes share that learn from their own rollouts: options, the source of tasks, optimiser steps.
 
 A recipe file ends with `RECIPE = policy_recipe(Options, stage)`: what the shared options ask for beside the method (the
-correction of a mismatch, a limit of staleness, imitation of solved episodes) is then done for it.
+correction of a mismatch, a limit of staleness, entropy, imitation of solved episodes) is then done for it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import Field
 
 from jaxagent.batch.mismatch import lag_metrics
@@ -18,14 +19,14 @@ from jaxagent.batch.targets import token_mean
 from jaxagent.config import Record
 from jaxagent.credit.filters import chain, fresh
 from jaxagent.data.tasks import TaskSource
-from jaxagent.learn.terms import cross_entropy
+from jaxagent.learn.terms import cross_entropy, entropy_bonus
 from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.mismatch import MismatchOptions, corrected_stage
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions
 from jaxagent.stage import Measure, Stage, Term, Update
 from jaxagent.types import Credited, Group, Metrics, Sample
 
-PG, SOLVED = "pg", "solved"  # terms: the policy loss of every recipe, and the imitation of solved episodes
+PG = "pg"  # the policy term of every recipe
 
 
 class PolicyOptions(Record):
@@ -37,6 +38,7 @@ class PolicyOptions(Record):
     kl_stop, grad_outlier_sigma: see `Update`; 0 is off.
     mismatch: correction of the difference between sampler and trainer (recipes/mismatch.py).
     max_lag: drop trajectories with a step of a policy more than so many versions old; None keeps all.
+    entropy_coef: weight of the entropy, averaged as the policy loss is; 0 is off.
     solved_nll: weight of -log p over the tokens of the solved episodes (VAPO: 0.1); 0 is off.
     """
 
@@ -55,6 +57,7 @@ class PolicyOptions(Record):
     grad_outlier_sigma: float = Field(0.0, ge=0)
     mismatch: MismatchOptions = MismatchOptions()
     max_lag: int | None = Field(None, ge=0)
+    entropy_coef: float = Field(0.0, ge=0)
     solved_nll: float = Field(0.0, ge=0)
 
     @property
@@ -92,8 +95,12 @@ def policy_recipe(options: type[PolicyOptions], stage: Callable[[Any, Materials]
         if chosen.max_lag is not None:
             stale = fresh(chosen.max_lag)
             made = replace(made, filter=chain(stale, made.filter) if made.filter else stale)
+        if chosen.entropy_coef:
+            entropy = Term(entropy_bonus(), made.terms[PG].aggregate, chosen.entropy_coef)
+            made = with_term(made, "entropy", entropy, lambda item: True)
         if chosen.solved_nll:
-            made = imitating(made, chosen.solved_nll)
+            solved = Term(cross_entropy(), token_mean, chosen.solved_nll)
+            made = with_term(made, "solved", solved, lambda item: item.trajectory.success)
         return replace(made, measure=measures(made.measure, lags))
 
     return Recipe(options, whole)
@@ -112,20 +119,15 @@ def lags(groups: Sequence[Group], samples: Sequence[Sample]) -> Metrics:
     return lag_metrics(groups)
 
 
-def imitating(stage: Stage, coef: float) -> Stage:
-    """The stage with a term more: -log p, averaged over the policy's tokens of all solved episodes."""
+def with_term(stage: Stage, name: str, term: Term, includes: Callable[[Credited], bool]) -> Stage:
+    """The stage with a term more, on the policy's tokens of the trajectories that `includes` names."""
 
     def samples(credited: Sequence[Credited]) -> list[Sample]:
-        made = stage.samples(credited)
-        solved = [item.trajectory.success for item in credited]
-        nothing = [sample.include[PG] * 0 for sample in made]
-        return [
-            replace(
-                sample,
-                include={**sample.include, SOLVED: sample.include[PG] if solved[sample.trajectory] else none},
-            )
-            for sample, none in zip(made, nothing)
-        ]
+        chosen = [includes(item) for item in credited]
+        made = []
+        for sample in stage.samples(credited):
+            include_T = sample.include[PG] * np.float32(chosen[sample.trajectory])
+            made.append(replace(sample, include={**sample.include, name: include_T}))
+        return made
 
-    term = Term(cross_entropy(), token_mean, coef)
-    return replace(stage, samples=samples, terms={**stage.terms, SOLVED: term})
+    return replace(stage, samples=samples, terms={**stage.terms, name: term})

@@ -311,6 +311,18 @@ def test_every_policy_recipe_can_imitate_solved_episodes(recipe):
     assert stage.terms["solved"].aggregate(samples[1:], "solved")[1] == 0.0  # nothing solved: no term
 
 
+@pytest.mark.parametrize("recipe", POLICY)
+def test_every_policy_recipe_can_hold_its_entropy_up(recipe):
+    """The same tokens and the same average as the policy term."""
+    stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse({"entropy_coef": 0.01}), materials())
+    samples = stage.samples(credit(stage, stage.reward([group([4, 2, 0, 2])])))
+    terms = stage.terms
+    assert terms["entropy"].coef == 0.01
+    (policy, count), (entropy, same) = (terms[n].aggregate(samples, n) for n in ("pg", "entropy"))
+    assert count == same > 0
+    np.testing.assert_array_equal(np.concatenate(policy), np.concatenate(entropy))
+
+
 @pytest.mark.parametrize(
     ("recipe", "options", "message"),
     [
