@@ -171,6 +171,7 @@ class Update:
 class Stage:
     """One phase of a run. See the module docstring for the flow.
 
+    stored: the source gives rollouts that were sampled earlier under `sampling`; the policy plays no episode.
     needs: log-prob streams scored by the trainer before credit: "old" (the parameters at the start of the
            iteration), "reference" (at the start of the stage). Without "old" the update takes the current
            log-probs as old ones, which is exact for a single on-policy step.
@@ -189,6 +190,7 @@ class Stage:
     needs: tuple[str, ...] = ()
     sampling: Sampling | None = None
     follow_up: FollowUp | None = None
+    stored: bool = False
 
     def close(self) -> None:
         """End what the source and the reward hold: threads, connections."""
@@ -200,7 +202,7 @@ class Stage:
     @property
     def rolls_out(self) -> bool:
         """Whether the policy plays episodes; a stage of demonstrations has no sampling rule."""
-        return self.sampling is not None
+        return self.sampling is not None and not self.stored
 
     @property
     def keeps_reference(self) -> bool:

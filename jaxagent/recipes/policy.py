@@ -8,10 +8,12 @@ from typing import Literal
 from pydantic import Field
 
 from jaxagent.config import Record
+from jaxagent.data.stored import StoredSource, open_store
 from jaxagent.data.tasks import TaskSource
 from jaxagent.recipes.base import Materials
+from jaxagent.recipes.replay import ReplayOptions
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions
-from jaxagent.stage import Update
+from jaxagent.stage import Source, Update
 
 
 class PolicyOptions(Record):
@@ -20,6 +22,8 @@ class PolicyOptions(Record):
     reward: an outcome's name, or a record of an outcome and shaping terms (recipes/rewards.py).
     minibatch: trajectories of an optimiser step; 0 is all of them.
     schedule: of the learning rate, over the stage's optimiser steps, after `warmup_steps`.
+    rollouts_from: a run folder or store whose rollouts are trained on instead of new ones (data/rollout_store.py).
+    replay: earlier trajectories beside the new ones (recipes/replay.py).
     """
 
     iterations: int = Field(200, ge=1)
@@ -33,14 +37,19 @@ class PolicyOptions(Record):
     warmup_steps: int = Field(0, ge=0)
     weight_decay: float = Field(0.01, ge=0)
     max_grad_norm: float = Field(1.0, ge=0)
+    rollouts_from: str = ""
+    replay: ReplayOptions | None = None
 
     @property
     def off_policy(self) -> bool:
         """More than one step an iteration. Otherwise the old log-probs are the current ones, and need no scoring."""
-        return self.epochs > 1 or self.minibatch > 0
+        return self.epochs > 1 or self.minibatch > 0 or self.replay is not None
 
 
-def task_source(options: PolicyOptions, materials: Materials) -> TaskSource:
+def task_source(options: PolicyOptions, materials: Materials) -> Source:
+    if options.rollouts_from:
+        store = open_store(options.rollouts_from, materials.origin)
+        return StoredSource(store, groups=options.tasks, seed=materials.seed, row=materials.row)
     return TaskSource(materials.tasks, tasks=options.tasks, rollouts=options.group_size, seed=materials.seed)
 
 
