@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -38,7 +39,9 @@ body { max-width: 1280px; } .groups td, .groups th { vertical-align: top; paddin
 .groups td.a, .groups th.a { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .groups tr.episode td { background: #f2f2f2; border-top: 2px solid #bbb; font-weight: 600; }
 .groups details { border: 0; margin: 0; padding: 0; } .groups code { font: 12.5px ui-monospace, monospace; }
-.groups table { width: 100%; } .groups td.text { width: 55%; } .fail { color: #b34700; }
+.groups table { width: 100%; } .groups td.text { width: 55%; } .fail { color: #b34700; white-space: nowrap; }
+.groups pre { max-height: 18em; overflow: auto; margin: .2em 0; } .groups p { margin: .4em 0 0; }
+.groups th.a { white-space: normal; max-width: 9em; }
 svg.strip { display: block; margin: .3em 0; max-width: 100%; height: auto; } table { margin: .6em 0; }
 </style>"""
 
@@ -93,13 +96,26 @@ def write_credit_page(scored: Rescored, path: Path, *, title: str, about: str) -
 
 
 def show_credit(scored: Rescored, console: Console) -> None:
-    """The summary on the console."""
-    made = Table(title="What each method credits (share of steps; mean advantage)")
+    """The summary on the console, narrow enough for 80 columns."""
+    made = Table(
+        title="Percent of steps raised and lowered, and mean advantages", box=SIMPLE, padding=(0, 1, 0, 0)
+    )
+    heads = (
+        "method",
+        "up",
+        "down",
+        "|A|",
+        "solved\nran",
+        "solved\nfailed",
+        "unsolved\nran",
+        "unsolved\nfailed",
+        "r to\nfirst",
+    )
+    for place, column in enumerate(heads):
+        made.add_column(column, justify="right" if place else "left", no_wrap=place > 0)
     r_MM = correlations(scored.advantage_XM)
-    for place, column in enumerate((*SUMMARY_HEAD, "r with the first")):
-        made.add_column(column, justify="right" if place else "left")
-    for place, row in enumerate(summary_rows(scored)):
-        made.add_row(*row, number(float(r_MM[place, 0])))
+    for place, (method, up, _, down, size, _, *means) in enumerate(summary_rows(scored)):
+        made.add_row(method, up, down, size, *means, number(float(r_MM[place, 0])))
     if scored.methods:
         console.print(made)
     for method, reason in scored.failed.items():
@@ -117,7 +133,7 @@ def _notes(scored: Rescored) -> str:
 
 
 def _legend(scored: Rescored, shown: int) -> str:
-    some = f"the {shown} most disputed of {len(scored.groups)}" if shown < len(scored.groups) else "all"
+    some = f"The {shown} most disputed of {len(scored.groups)}" if shown < len(scored.groups) else "All"
     return (
         f"<p class=note>{some} groups, the most disputed first. <b class=good>Green</b> raises the probability of a "
         "step, <b class=bad>orange</b> lowers it, relative to the method's own largest advantage: methods differ in "

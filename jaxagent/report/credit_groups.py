@@ -55,7 +55,9 @@ def _step(row: StepRow, advantage_M: np.ndarray, largest_M: np.ndarray) -> str:
     status = escape(step.exec_status.value.replace("_", " "))
     ran = f"<span class=fail>{status}</span>" if step.exec_status.failed else status
     said = action_text(step.action) or step.text
-    texts = [("before", step.observation_before), ("message", _whole(row)), ("after", step.observation_after)]
+    texts = [("message", _whole(row)), ("answer", step.observation_after)]
+    if step.k == 0:  # later ones are the answer above
+        texts = [("before", step.observation_before), *texts]
     body = "".join(
         f"<p class=note>{name}</p><pre>{escape(_cut(text, TEXT_CHARS))}</pre>" for name, text in texts if text
     )

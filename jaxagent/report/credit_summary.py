@@ -18,8 +18,9 @@ from matplotlib.figure import Figure
 from jaxagent.rescore import Rescored
 
 RAISES, LOWERS = "#009e73", "#d55e00"  # told apart by colour-blind eyes too
-DIVERGING = LinearSegmentedColormap.from_list("credit", [LOWERS, "#ffffff", RAISES])
-DIVERGING.set_bad("#eeeeee")
+DIVERGING = LinearSegmentedColormap.from_list("credit", [LOWERS, "#ffffff", RAISES]).with_extremes(
+    bad="#eeeeee"
+)
 TINY = 1e-9  # of an advantage; below it there is no sign
 SITUATIONS = ("solved, ran", "solved, failed", "unsolved, ran", "unsolved, failed")
 
@@ -32,7 +33,7 @@ def signs(advantage_X: Float[np.ndarray, "X"]) -> tuple[float, float, float]:
     if not known_X.size:
         return 0.0, 0.0, 0.0
     up, down = float((known_X > TINY).mean()), float((known_X < -TINY).mean())
-    return up, 1 - up - down, down
+    return up, abs(1 - up - down), down
 
 
 def situations(scored: Rescored) -> list[Bool[np.ndarray, "X"]]:
@@ -148,8 +149,10 @@ def _situations(axis: Axes, scored: Rescored) -> None:
 
 
 def _agreement(axis: Axes, scored: Rescored) -> None:
+    """Coloured from the lowest correlation to 1, for all may be close to 1; shades of orange if some are negative."""
     r_MM = correlations(scored.advantage_XM)
-    _heat(axis, r_MM, r_MM)
+    low = min(float(np.nan_to_num(r_MM, nan=1.0).min(initial=1.0)), 0.999)
+    _heat(axis, r_MM, r_MM if low < 0 else (r_MM - low) / (1 - low))
     axis.set_xticks(
         range(len(scored.methods)), list(map(short, scored.methods)), fontsize=8, rotation=30, ha="right"
     )

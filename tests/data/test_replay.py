@@ -122,7 +122,7 @@ def test_the_weight_scales_advantages_of_steps_and_tokens():
 
 
 def test_a_large_advantage_is_drawn_more_often_and_weighs_less():
-    replay = Replay(ReplayRules(**RULES | {"fraction": 0.9, "beta": 1.0}))
+    replay = Replay(ReplayRules(**RULES | {"capacity": 200, "fraction": 0.9, "beta": 1.0}))
     replay.begin(0)
     replay.mix([item([1.0], rollout=0), *(item([0.1], rollout=i) for i in range(1, 200))])
     counts, values = np.zeros(200), {}
