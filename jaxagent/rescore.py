@@ -199,7 +199,7 @@ def _credit_of(stage: Stage, method: Method) -> Credit:
 
 def _materials(tasks: Sequence[Task]) -> Materials:
     """What a stage is built from where only its credit is wanted: nothing of it plays, renders or trains."""
-    absent = cast(Any, None)
+    absent = cast(Any, _Absent())
     unique = {task.task_id: task for task in tasks}
     return Materials(
         name="credit",
@@ -211,6 +211,15 @@ def _materials(tasks: Sequence[Task]) -> Materials:
         seed=0,
         demonstrate=lambda tasks, sloppiness, slips: [],
     )
+
+
+class _Absent:
+    """Stands for the environment and the renderer of the run; a method that asks them while it is built is told so."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ConfigError(
+            f"it asks the environment or the renderer for {name!r}, and a store of rollouts has neither"
+        )
 
 
 def _reason(error: Exception, groups: Sequence[Group]) -> str:

@@ -68,6 +68,12 @@ def test_a_stream_that_was_not_stored_is_said_and_the_others_are_shown():
     }
 
 
+def test_a_method_that_needs_the_environment_is_said():
+    method = Method("asks", Recipe(PolicyOptions, lambda options, made: made.spec.tasks("train")), {})
+    scored = rescore([group([4, 0])], [method], FRACTION)
+    assert "environment or the renderer for 'tasks'" in scored.failed["asks"]
+
+
 def test_a_task_that_was_asked_for_twice_keeps_both_of_its_groups():
     twice = [group([4, 0]), group([0, 4])]
     scored = rescore(twice, read_methods("loop"), FRACTION)

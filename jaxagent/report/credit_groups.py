@@ -13,7 +13,7 @@ from jaxagent.report.credit_summary import TINY, number, scales
 from jaxagent.rescore import Rescored, StepRow
 from jaxagent.types import Action, Group, Trajectory
 
-TEXT_CHARS, LINE_CHARS = 3000, 96  # of an unfolded text; of the line of a step
+TEXT_CHARS, LINE_CHARS = 3000, 88  # of an unfolded text; of the line of a step
 CELL, GAP = 9, 5  # pixels of the strip
 
 
@@ -61,7 +61,8 @@ def _step(row: StepRow, advantage_M: np.ndarray, largest_M: np.ndarray) -> str:
     body = "".join(
         f"<p class=note>{name}</p><pre>{escape(_cut(text, TEXT_CHARS))}</pre>" for name, text in texts if text
     )
-    line = escape(_cut(" ⏎ ".join(said.split("\n")), LINE_CHARS)) or "<i>nothing</i>"
+    said = " ⏎ ".join(said.split("\n"))
+    line = escape(said if len(said) <= LINE_CHARS else f"{said[:LINE_CHARS]}…") or "<i>nothing</i>"
     message = f"<details><summary><code>{line}</code></summary>{body}</details>"
     cells = "".join(_cell(float(a), float(most)) for a, most in zip(advantage_M, largest_M))
     return f"<tr><td>{step.k}<td>{ran}<td class=text>{message}</td>{cells}</tr>"
