@@ -1,6 +1,7 @@
 """Rollouts that a run keeps are scored again and trained on again with another method; a crash changes none of it."""
 
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from jaxagent.data.rollout_store import FILE, RolloutStore
 from jaxagent.errors import ConfigError
 from jaxagent.metrics import read_metrics
 from jaxagent.preemption import EXIT_PREEMPTED
+from jaxagent.runtime import Runtime
 from tests.e2e.run_files import small_run
 
 SHORT = ("warm_start=[]", "eval.splits=[]", "checkpoint.every=1", "stages.0.options.iterations=3")
@@ -94,6 +96,22 @@ def test_the_store_holds_what_the_run_counted(kept):
             == record["rollout/sampled_tokens"]
         )
         assert {"behaviour", "old"} == set(trajectories[0].segments[0].logprobs)
+
+
+@pytest.mark.parametrize(
+    ("every", "rolls_out", "expected"), [(1, True, [0, 1, 2, 3]), (3, True, [0, 3]), (1, False, [])]
+)
+def test_every_nth_iteration_is_kept_of_stages_that_roll_out(every, rolls_out, expected):
+    kept = []
+    keeper = SimpleNamespace(
+        _kept=SimpleNamespace(write=lambda groups, iteration, stage: kept.append(iteration)),
+        _rolls_out=rolls_out,
+        _stage=(0, "rl"),
+        config=SimpleNamespace(keep_rollouts=every),
+    )
+    for keeper.iterations in range(4):
+        Runtime.keep(keeper, [])
+    assert kept == expected
 
 
 def test_another_method_trains_offline_on_the_same_rollouts(tmp_path, kept):
