@@ -96,7 +96,7 @@ def build_stages(prepared: Prepared) -> list[Stage]:
             groups.append(Group(task, (tokens(played, prepared.env, prepared.renderer, number),)))
         return groups
 
-    stages = []
+    stages, origin = [], prepared.origin
     for index, entry in enumerate(prepared.entries):
         materials = Materials(
             name=entry.name,
@@ -107,7 +107,7 @@ def build_stages(prepared: Prepared) -> list[Stage]:
             row=entry.pack.length,
             seed=config.seed + index,
             demonstrate=demonstrate,
-            origin=prepared.origin,
+            origin=origin,
         )
         stages.append(with_stored(entry.recipe.stage(entry.options, materials), entry.options, materials))
     for stage in stages:

@@ -1,4 +1,4 @@
-"""Replay: credited trajectories of earlier iterations are trained on again beside the new ones (F5; PER, 1511.05952).
+"""Replay: credited trajectories of earlier iterations are trained on again beside the new ones (PER, 1511.05952).
 
     P(i) = (priority_i + 0.01)^alpha / sum                priority: |A|, the return R, or the same for all (uniform)
     w_i  = (N P(i))^-beta / max w                         beta rises linearly to 1 over the stage
