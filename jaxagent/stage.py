@@ -171,7 +171,6 @@ class Update:
 class Stage:
     """One phase of a run. See the module docstring for the flow.
 
-    stored: the source gives rollouts that were sampled earlier under `sampling`; the policy plays no episode.
     needs: log-prob streams scored by the trainer before credit: "old" (the parameters at the start of the
            iteration), "reference" (at the start of the stage). Without "old" the update takes the current
            log-probs as old ones, which is exact for a single on-policy step.
@@ -183,6 +182,7 @@ class Stage:
     samples: Samples
     terms: Mapping[str, Term]
     update: Update
+    stored: bool = False  # the source gives rollouts that were sampled earlier, under `sampling`
     reward: Returns | None = None
     credit: Credit | None = None
     filter: Filter | None = None
@@ -190,7 +190,6 @@ class Stage:
     needs: tuple[str, ...] = ()
     sampling: Sampling | None = None
     follow_up: FollowUp | None = None
-    stored: bool = False
 
     def close(self) -> None:
         """End what the source and the reward hold: threads, connections."""

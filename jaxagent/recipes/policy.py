@@ -20,16 +20,18 @@ class PolicyOptions(Record):
     """An iteration rolls out `tasks` x `group_size` episodes. A recipe restates a default where its paper differs.
 
     reward: an outcome's name, or a record of an outcome and shaping terms (recipes/rewards.py).
-    minibatch: trajectories of an optimiser step; 0 is all of them.
-    schedule: of the learning rate, over the stage's optimiser steps, after `warmup_steps`.
     rollouts_from: a run folder or store whose rollouts are trained on instead of new ones (data/rollout_store.py).
     replay: earlier trajectories beside the new ones (recipes/replay.py).
+    minibatch: trajectories of an optimiser step; 0 is all of them.
+    schedule: of the learning rate, over the stage's optimiser steps, after `warmup_steps`.
     """
 
     iterations: int = Field(200, ge=1)
     tasks: int = Field(16, ge=1)
     group_size: int = Field(8, ge=2)
     reward: OutcomeName | RewardOptions = "test_fraction"
+    rollouts_from: str = ""
+    replay: ReplayOptions | None = None
     epochs: int = Field(1, ge=1)
     minibatch: int = Field(0, ge=0)
     learning_rate: float = Field(1e-6, gt=0)
@@ -37,8 +39,6 @@ class PolicyOptions(Record):
     warmup_steps: int = Field(0, ge=0)
     weight_decay: float = Field(0.01, ge=0)
     max_grad_norm: float = Field(1.0, ge=0)
-    rollouts_from: str = ""
-    replay: ReplayOptions | None = None
 
     @property
     def off_policy(self) -> bool:
