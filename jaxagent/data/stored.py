@@ -17,6 +17,7 @@ from jaxagent.errors import DataError
 from jaxagent.rewards.returns import mapped
 from jaxagent.types import Group, Metrics, Trajectory
 
+MARK = "position_in_store"  # key of the source's state, by which `reads_a_store` knows it
 SAMPLED = "behaviour"  # the one stream that stays true whatever the parameters are
 
 
@@ -45,7 +46,7 @@ class StoredSource:
         return {"data/epoch": self._epochs.epoch + self._epochs.position / len(self._entries)}
 
     def state(self) -> Mapping[str, Any]:
-        return self._epochs.state()
+        return {MARK: self._store.path.name, **self._epochs.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._epochs.restore(state)
@@ -60,6 +61,13 @@ def open_store(path: str, origin: Origin | None) -> RolloutStore:
     if origin is not None:
         store.origin.check(origin, store.path)
     return store
+
+
+def reads_a_store(state: Any) -> bool:
+    """Whether a source's state holds the position in a store, however deep the source is wrapped."""
+    if not isinstance(state, Mapping):
+        return False
+    return MARK in state or any(map(reads_a_store, state.values()))
 
 
 def as_sampled(trajectory: Trajectory) -> Trajectory:

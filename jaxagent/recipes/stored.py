@@ -7,12 +7,11 @@ from dataclasses import replace
 
 from jaxagent.config import Record
 from jaxagent.data.replay import ReplayRules, replayed
-from jaxagent.data.stored import StoredSource
+from jaxagent.data.stored import reads_a_store
 from jaxagent.errors import ConfigError
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.policy import PolicyOptions
-from jaxagent.skills.source import SkillSource
-from jaxagent.stage import Source, Stage
+from jaxagent.stage import Stage
 
 
 def with_stored(stage: Stage, options: Record, materials: Materials) -> Stage:
@@ -25,7 +24,7 @@ def with_stored(stage: Stage, options: Record, materials: Materials) -> Stage:
             "them; drop one of the two (the epochs over a store see every group again)"
         )
     if options.rollouts_from:
-        if not _reads_a_store(stage.source):
+        if not reads_a_store(stage.source.state()):
             raise ConfigError(
                 f"stage {stage.name}: this recipe plans its own rollouts and takes no stored ones; drop rollouts_from"
             )
@@ -38,8 +37,3 @@ def with_stored(stage: Stage, options: Record, materials: Materials) -> Stage:
     steps = stage.update.steps_per_iteration
     more = math.ceil(steps / share) if options.minibatch else steps
     return replace(made, update=replace(stage.update, steps_per_iteration=more))
-
-
-def _reads_a_store(source: Source) -> bool:
-    inner = source.inner if isinstance(source, SkillSource) else source
-    return isinstance(inner, StoredSource)

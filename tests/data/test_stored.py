@@ -94,6 +94,14 @@ def test_log_probs_are_those_of_the_distribution_that_was_sampled_from(folder):
     assert temperature(with_stored(RECIPES["gvpo"].stage(chosen, made), chosen, made)) == 0.7
 
 
+def test_a_recipe_with_rollouts_of_its_own_is_refused(folder):
+    """Else the option would be ignored in silence."""
+    chosen = RECIPES["gvpo"].options.parse({"rollouts_from": str(folder)})
+    own = RECIPES["gvpo"].stage(RECIPES["gvpo"].options(), materials())
+    with pytest.raises(ConfigError, match="plans its own rollouts"):
+        with_stored(own, chosen, materials())
+
+
 def test_another_tokenizer_or_model_is_refused(folder):
     with pytest.raises(ConfigError, match="another model"):
         offline("gvpo", folder, origin=replace(ORIGIN, model="other"))
