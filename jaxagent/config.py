@@ -269,6 +269,8 @@ class RunConfig(Record):
     stages: tuple[StageConfig, ...] = Field(min_length=1)
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    # Write the rollouts of every n-th iteration to run_dir/rollouts.bin (data/rollout_store.py); 0 keeps none.
+    keep_rollouts: int = Field(default=0, ge=0)
     export: bool = True
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
 

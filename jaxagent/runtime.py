@@ -24,6 +24,7 @@ from jaxagent.checks import TOLERANCES
 from jaxagent.clock import COMPILATION, DECODE, ENVIRONMENTS, PYTHON, Clock, Meter
 from jaxagent.compilations import Compilations
 from jaxagent.console import RunConsole
+from jaxagent.data.rollout_store import FILE, RolloutWriter
 from jaxagent.eval.runner import EvalResult, evaluate
 from jaxagent.evaluations import START, Due, Evaluations, measuring
 from jaxagent.learn.state import averaged
@@ -86,6 +87,7 @@ class Runtime:
         self._earlier: Counter[str] = Counter()  # what earlier processes of this run used
         self.iterations = 0
         self._sink: MetricSink | None = None
+        self._kept: RolloutWriter | None = None
         self._learner: Learner | None = None
         self._stage = (0, "")
 
@@ -110,6 +112,8 @@ class Runtime:
             name = stages[place.stage].name if place.stage < len(stages) else "its end"
             self.console.message(f"going on at {name}, iteration {place.iteration + 1}")
         self._sink = MetricSink(self.folder, after=self.iterations - 1, writers=self._writers())
+        if self.config.keep_rollouts:
+            self._kept = RolloutWriter(self.folder / FILE, self.prepared.origin, after=self.iterations - 1)
         self.clock.lap("build")
         self.clock.take(START)
         if (due := self.evaluations.due_before(place.stage, place.iteration)) is not None:
@@ -170,6 +174,11 @@ class Runtime:
         if self._reference is not None and keep < 1:
             self._reference = averaged(self._reference, learner.params, keep)
             learner.model = replace(learner.model, frozen=self._frozen(learner.stage))
+
+    def keep(self, groups: Sequence[Group]) -> None:
+        """Write the iteration's rollouts with their returns and streams to the store, if the run file asks for it."""
+        if self._kept is not None and self._rolls_out and self.iterations % self.config.keep_rollouts == 0:
+            self._kept.write(groups, iteration=self.iterations, stage=self._stage[1])
 
     def show(self, credited: Sequence[Credited]) -> None:
         """Keep a few rollouts for the report's viewer."""
@@ -324,6 +333,8 @@ class Runtime:
         self.compilations.close()
         if self._sink is not None:
             self._sink.close()
+        if self._kept is not None:
+            self._kept.close()
 
     def __enter__(self) -> Runtime:
         return self

@@ -189,6 +189,7 @@ class Stage:
     samples: Samples
     terms: Mapping[str, Term]
     update: Update
+    stored: bool = False  # the source gives rollouts that were sampled earlier, under `sampling`
     reward: Returns | None = None
     credit: Credit | None = None
     filter: Filter | None = None
@@ -209,7 +210,7 @@ class Stage:
     @property
     def rolls_out(self) -> bool:
         """Whether the policy plays episodes; a stage of demonstrations has no sampling rule."""
-        return self.sampling is not None
+        return self.sampling is not None and not self.stored
 
     @property
     def keeps_reference(self) -> bool:

@@ -48,6 +48,7 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
         groups = learner.score(groups, stream)
     clock.lap("score")
     groups = stage.reward(groups) if stage.reward else groups
+    run.keep(groups)
     credited = credit(stage, groups)
     run.show(credited)
     clock.lap("credit")

@@ -18,12 +18,14 @@ from jaxagent.batch.mismatch import lag_metrics
 from jaxagent.batch.targets import token_mean
 from jaxagent.config import Record
 from jaxagent.credit.filters import chain, fresh
+from jaxagent.data.stored import StoredSource, open_store
 from jaxagent.data.tasks import TaskSource
 from jaxagent.learn.terms import cross_entropy, entropy_bonus
 from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.mismatch import MismatchOptions, corrected_stage
+from jaxagent.recipes.replay import ReplayOptions
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions
-from jaxagent.stage import Measure, Stage, Term, Update
+from jaxagent.stage import Measure, Source, Stage, Term, Update
 from jaxagent.types import Credited, Group, Metrics, Sample
 
 PG = "pg"  # the policy term of every recipe
@@ -33,6 +35,8 @@ class PolicyOptions(Record):
     """An iteration rolls out `tasks` x `group_size` episodes. A recipe restates a default where its paper differs.
 
     reward: an outcome's name, or a record of an outcome and shaping terms (recipes/rewards.py).
+    rollouts_from: a run folder or store whose rollouts are trained on instead of new ones (data/rollout_store.py).
+    replay: earlier trajectories beside the new ones (recipes/replay.py).
     minibatch: trajectories of an optimiser step; 0 is all of them.
     schedule: of the learning rate, over the stage's optimiser steps, after `warmup_steps`.
     kl_stop, grad_outlier_sigma: see `Update`; 0 is off.
@@ -46,6 +50,8 @@ class PolicyOptions(Record):
     tasks: int = Field(16, ge=1)
     group_size: int = Field(8, ge=2)
     reward: OutcomeName | RewardOptions = "test_fraction"
+    rollouts_from: str = ""
+    replay: ReplayOptions | None = None
     epochs: int = Field(1, ge=1)
     minibatch: int = Field(0, ge=0)
     learning_rate: float = Field(1e-6, gt=0)
@@ -63,10 +69,13 @@ class PolicyOptions(Record):
     @property
     def off_policy(self) -> bool:
         """More than one step an iteration. Otherwise the old log-probs are the current ones, and need no scoring."""
-        return self.epochs > 1 or self.minibatch > 0
+        return self.epochs > 1 or self.minibatch > 0 or self.replay is not None
 
 
-def task_source(options: PolicyOptions, materials: Materials) -> TaskSource:
+def task_source(options: PolicyOptions, materials: Materials) -> Source:
+    if options.rollouts_from:
+        store = open_store(options.rollouts_from, materials.origin)
+        return StoredSource(store, groups=options.tasks, seed=materials.seed, row=materials.row)
     return TaskSource(materials.tasks, tasks=options.tasks, rollouts=options.group_size, seed=materials.seed)
 
 
