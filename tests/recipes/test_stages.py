@@ -296,7 +296,8 @@ def test_every_policy_recipe_drops_stale_trajectories_after_credit(recipe):
     kept = stage.filter(credited)
     assert 2 not in {item.trajectory.rollout for item in kept}
     assert 2 in {item.trajectory.rollout for item in credited}  # its return has been in the baseline
-    assert stage.measure([aged], [])["async/lag_max"] == 2.0
+    metrics = stage.measure([aged], [])
+    assert (metrics["async/lag_max"], metrics["async/stale"]) == (2.0, 1.0)
 
 
 @pytest.mark.parametrize("recipe", POLICY)
