@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from jaxagent.errors import ConfigError
-from jaxagent.types import Credited, Group, Metrics, Sample, Sampling, Task, Trajectory
+from jaxagent.types import Action, Credited, Group, Metrics, Prompt, Sample, Sampling, Task, Trajectory
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +49,10 @@ class Plan:
     group:    plans of one task and one non-empty name give one group, in the order of the plans: their returns share a
               baseline. Without a name every plan is a group of its own.
     position: place in a chain of tasks, 0 for the first; it is that of the group.
+    before:   the opening as the environment gives it -> actions that are played after the reset and before the policy's
+              first message. Nothing of them is shown; `Trajectory.before` keeps them.
+    first:    number of the first rollout, which names random streams. None goes on after the earlier plans of the task
+              under this label.
     """
 
     task: Task
@@ -58,6 +62,8 @@ class Plan:
     branch: Branch | None = None
     group: str = ""
     position: int = 0
+    before: Callable[[Prompt], Sequence[Action]] | None = None
+    first: int | None = None
 
     def __post_init__(self) -> None:
         if self.branch is None:
@@ -69,6 +75,10 @@ class Plan:
             )
         if self.prompt is not None:
             raise ConfigError("a branch goes on under the prompt of its trajectory; drop the plan's `prompt`")
+        if self.before is not None:
+            raise ConfigError(
+                "a branch repeats what was played before its trajectory; drop the plan's `before`"
+            )
 
 
 @runtime_checkable
