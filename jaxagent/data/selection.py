@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
 from jaxagent.credit.chain import ChainKey, chain_key
-from jaxagent.skills.library import carried, used
+from jaxagent.skills.functions import carried, used
 from jaxagent.stage import Filter
 from jaxagent.types import Credited, Group, Metrics, Trajectory
 

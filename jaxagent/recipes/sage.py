@@ -5,7 +5,7 @@
     A  = R - mean over the rollouts of the same position
 
 No standard deviation, no KL, one on-policy step an iteration, mean over all tokens. `bonus: 0` is the outcome-reward
-ablation, `advantage: chain` the chain-reward one. Skills are Python functions (skills/library.py), each rollout has its
+ablation, `advantage: chain` the chain-reward one. Skills are Python functions (skills/functions.py), each rollout has its
 own library; a cold start that has seen reuse (the sft or rft recipe with `chain_len: 2`) comes before.
 """
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from jaxagent.credit.chain import ChainKey, chain_key, cut, linked
 from jaxagent.rewards.returns import PARTS
-from jaxagent.skills.library import carried, defined, used
+from jaxagent.skills.functions import carried, defined, used
 from jaxagent.stage import Returns, Reward
 from jaxagent.types import Dropped, Group, Metrics, Trajectory
 

@@ -16,7 +16,7 @@ from jaxagent.data.chains import Handed, HandOn
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.errors import ConfigError
 from jaxagent.rollout.demonstrate import perform, tokens
-from jaxagent.skills.library import Library, carried, definitions
+from jaxagent.skills.functions import Library, carried, definitions
 from jaxagent.skills.prompt import LIBRARY, show_library
 from jaxagent.types import Task, Trajectory
 

@@ -12,7 +12,7 @@ from textwrap import indent
 
 from jaxagent.errors import DataError
 from jaxagent.skills.bank import Skill
-from jaxagent.skills.library import Function, Library
+from jaxagent.skills.functions import Function, Library
 from jaxagent.types import Prompt
 
 

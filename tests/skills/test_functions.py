@@ -5,7 +5,7 @@ import json
 import pytest
 
 from jaxagent.errors import DataError
-from jaxagent.skills.library import (
+from jaxagent.skills.functions import (
     carried,
     defined,
     definitions,
