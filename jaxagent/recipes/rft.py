@@ -28,8 +28,7 @@ from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.policy import PolicyOptions, policy_update, task_source
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions, returns_of
 from jaxagent.recipes.sft import WEIGHTS
-from jaxagent.skills.hand_on import handing_on
-from jaxagent.skills.prompt import HEADINGS
+from jaxagent.skills.hand_on import HEADINGS, handing_on
 from jaxagent.stage import FollowUp, Plan, Source, Stage, Term
 from jaxagent.types import Group
 

@@ -26,8 +26,7 @@ from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.policy import PolicyOptions, policy_update
 from jaxagent.recipes.rewards import OUTCOMES, OutcomeName, RewardOptions
 from jaxagent.rewards.skills import SkillPay, skill_integrated, skill_metrics
-from jaxagent.skills.hand_on import handing_on
-from jaxagent.skills.prompt import HEADINGS
+from jaxagent.skills.hand_on import HEADINGS, handing_on
 from jaxagent.stage import Credit, Stage, Term
 
 ADVANTAGES: Mapping[str, Credit] = {"position": per_group(group_mean), "chain": chain_mean}
@@ -58,7 +57,9 @@ class SageOptions(PolicyOptions):
     @model_validator(mode="after")
     def _outcome_alone(self) -> SageOptions:
         if not isinstance(self.reward, str):
-            raise ValueError(f"reward: SAGE adds its bonuses to an outcome; name one of {', '.join(OUTCOMES)}")
+            raise ValueError(
+                f"reward: SAGE adds its bonuses to an outcome; name one of {', '.join(OUTCOMES)}"
+            )
         return self
 
 

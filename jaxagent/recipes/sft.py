@@ -33,8 +33,7 @@ from jaxagent.data.selection import Select, selection, selection_metrics, skille
 from jaxagent.errors import DataError
 from jaxagent.learn.terms import cross_entropy
 from jaxagent.recipes.base import Materials, Recipe
-from jaxagent.skills.hand_on import ChainExpert, handing_on
-from jaxagent.skills.prompt import HEADINGS
+from jaxagent.skills.hand_on import HEADINGS, ChainExpert, handing_on
 from jaxagent.stage import Stage, Term, Update
 from jaxagent.types import ExecStatus, Group, Metrics, Task, Trajectory
 

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 
 from jaxagent.errors import ConfigError
-from jaxagent.recipes import gigpo, grpo, gvpo, loop, rft, sage, sft, skill_sd
+from jaxagent.recipes import gigpo, grpo, gvpo, loop, rft, sage, sft, siri, skill_sd, skillrl
 from jaxagent.recipes.base import Recipe
 
 RECIPES: Mapping[str, Recipe] = {
@@ -16,6 +16,8 @@ RECIPES: Mapping[str, Recipe] = {
     "gvpo": gvpo.RECIPE,
     "gigpo": gigpo.RECIPE,
     "skill_sd": skill_sd.RECIPE,
+    "siri": siri.RECIPE,
+    "skillrl": skillrl.RECIPE,
     "rft": rft.RECIPE,
     "sage": sage.RECIPE,
 }

@@ -40,6 +40,7 @@ from jaxagent.types import (
     Trajectory,
 )
 
+PLAIN = "plain_prompt"  # key of `Trajectory.extra`: the opening before a plan's `prompt` rewrote it
 _sessions = itertools.count()
 T = TypeVar("T")
 
@@ -129,6 +130,7 @@ async def run_episode(
                 "env_s": episode.env_s,
                 "generate_s": episode.generate_s,
                 **({"branch": name} if branch else {}),
+                **({PLAIN: episode.plain} if episode.plain is not None else {}),
             },
             before=episode.before,
         )
@@ -150,6 +152,7 @@ class _Episode:
     history: History = field(default_factory=History)
     steps: list[Step] = field(default_factory=list)
     first: int = 0  # number of the first message, counted from the start of the task
+    plain: Prompt | None = None  # the opening before it was rewritten
     env_s: float = 0.0
     generate_s: float = 0.0
 
@@ -165,7 +168,8 @@ async def _open(
         result = await _timed(episode, episode.handle.step(action))
         episode.before += ((action, result),)
         episode.start = replace(episode.start, anchor=result.anchor, done=result.done)
-    opening = opening if rewrite is None else rewrite(opening)
+    if rewrite is not None:
+        episode.plain, opening = opening, rewrite(opening)
     episode.history.extend(episode.renderer.open(opening))
     return opening
 

@@ -116,7 +116,7 @@ def read_embeddings(data: bytes, n: int) -> Float[np.ndarray, "N D"]:
     try:
         items = sorted(json.loads(data)["data"], key=lambda item: item["index"])
         indices = [item["index"] for item in items]
-        rows = np.array([item["embedding"] for item in items], np.float32)
+        rows = np.array([item["embedding"] for item in items], np.float64)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise AuxError(f"no embeddings ({type(error).__name__}): {data[:200]!r}") from error
     if indices != list(range(n)) or rows.ndim != 2 or not rows.shape[1] or not np.isfinite(rows).all():

@@ -10,15 +10,50 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
+from textwrap import indent
 
 from jaxagent.chat.render import Renderer
 from jaxagent.data.chains import Handed, HandOn
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.errors import ConfigError
 from jaxagent.rollout.demonstrate import perform, tokens
-from jaxagent.skills.functions import Library, carried, definitions
-from jaxagent.skills.prompt import LIBRARY, show_library
-from jaxagent.types import Task, Trajectory
+from jaxagent.skills.functions import Function, Library, carried, definitions
+from jaxagent.skills.prompt import add_lesson
+from jaxagent.types import Prompt, Task, Trajectory
+
+LIBRARY = "These functions of yours are defined already. Call them where they help:"
+HEADINGS = {"full": LIBRARY, "plain": ""}  # "plain" is for small models that know code and observations only
+
+
+def library_text(library: Library, *, heading: str = LIBRARY, max_chars: int = 4000) -> str:
+    """Signatures and docstrings of a library's functions; "" for none.
+
+    The newest that fit into `max_chars` are shown. The others are defined as well: what is left out is not lost.
+    """
+    shown: list[str] = []
+    room = max_chars - len(heading)
+    for function in reversed(library):
+        text = function_text(function)
+        room -= len(text) + 1
+        if room < 0:
+            break
+        shown.append(text)
+    return "\n".join(([heading] if heading else []) + shown[::-1]) if shown else ""
+
+
+def function_text(function: Function) -> str:
+    """A function without its body, as Python writes it."""
+    if not function.docstring:
+        return function.signature
+    return f"{function.signature}:\n" + indent(f'"""{function.docstring}"""', "    ")
+
+
+def show_library(
+    prompt: Prompt, library: Library, *, heading: str = LIBRARY, max_chars: int = 4000
+) -> Prompt:
+    """The prompt with the library's signatures and docstrings; the same prompt if there are none."""
+    text = library_text(library, heading=heading, max_chars=max_chars)
+    return add_lesson(prompt, text) if text else prompt
 
 
 def handing_on(*, heading: str = LIBRARY, max_chars: int = 4000) -> HandOn:

@@ -94,12 +94,12 @@ def test_advantages_of_a_group(case, advantages):
 
 @pytest.mark.parametrize("recipe", sorted(set(RECIPES) - {"sft"}))
 def test_a_batch_holds_every_stream_that_a_term_reads(recipe):
-    """Before the first skill nobody has a teacher: its stream is there, and its term weighs nothing."""
+    """Before the first skill nobody has a teacher and nothing is internalised: these terms weigh nothing."""
     _, packed = run_host_half(recipe, [group([4, 2, 0, 2])])
     stage = RECIPES[recipe].stage(RECIPES[recipe].options(), materials())
     for name, term in stage.terms.items():
         assert set(getattr(term.loss, "needs", ())) <= set(packed[0].batch.logprobs)
-        assert packed[0].batch.weight[name].any() == (name != "distill")
+        assert packed[0].batch.weight[name].any() == (name not in ("distill", "internal"))
 
 
 def test_a_group_without_variance_teaches_failed_steps_under_gvpo_only():

@@ -32,7 +32,7 @@ def test_word_ngrams():
 def test_hashed_cells_are_those_of_crc32():
     """One word is one cell, whose place and sign are fixed: no process, machine or hash seed changes them."""
     code = zlib.crc32(b"pay")
-    assert code == 2387904450
+    assert code == 4270793276
     (row,) = hashed(["pay"], dimensions=16)
     assert row[(code >> 1) % 16] == (1.0 if code & 1 else -1.0)
     assert np.count_nonzero(row) == 1
@@ -47,9 +47,7 @@ def test_hashed_rows_have_length_one_and_know_words():
 
 
 def test_unit_rows():
-    assert unit_rows(np.array([[3.0, 4.0], [0.0, 0.0]])).tolist() == pytest.approx(
-        np.array([[0.6, 0.8], [0, 0]]).tolist()
-    )
+    np.testing.assert_allclose(unit_rows(np.array([[3.0, 4.0], [0.0, 0.0]])), [[0.6, 0.8], [0, 0]])
 
 
 def test_a_text_is_asked_for_once():
@@ -88,9 +86,8 @@ def test_endpoint_request_and_order(start, monkeypatch):
     monkeypatch.setenv("MY_KEY", "secret")
     swapped = {"data": list(reversed(answer([3.0, 4.0], [0.0, 2.0])["data"]))}
     server = start(lambda body, number: swapped)
-    assert embedder(server, api_key_env="MY_KEY")(["a", "b"]).tolist() == pytest.approx(
-        np.array([[0.6, 0.8], [0.0, 1.0]]).tolist()
-    )
+    rows = embedder(server, api_key_env="MY_KEY")(["a", "b"])
+    np.testing.assert_allclose(rows, [[0.6, 0.8], [0.0, 1.0]], rtol=1e-6)
     path, headers, body = server.requests[0]
     assert path == "/v1/embeddings"
     assert headers["Authorization"] == "Bearer secret"
@@ -149,7 +146,7 @@ def test_retry_after_is_respected_up_to_the_longest_wait(start):
 
 def test_infinite_numbers_are_no_embedding():
     with pytest.raises(AuxError, match="expected finite rows"):
-        read_embeddings(b'{"data": [{"index": 0, "embedding": [1e99]}]}', 1)
+        read_embeddings(b'{"data": [{"index": 0, "embedding": [1e999]}]}', 1)
 
 
 def test_sentence_transformers_must_be_installed(monkeypatch):

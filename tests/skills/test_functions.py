@@ -14,7 +14,7 @@ from jaxagent.skills.functions import (
     read_library,
     used,
 )
-from jaxagent.skills.prompt import library_text, show_library
+from jaxagent.skills.hand_on import library_text, show_library
 from jaxagent.types import ExecStatus, Message, Prompt
 from tests.made_episodes import make_step, make_task, make_trajectory
 

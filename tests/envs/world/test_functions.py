@@ -8,8 +8,8 @@ from jaxagent.envs.world.functions import METHODS, chain_policy
 from jaxagent.envs.world.spec import world_spec
 from jaxagent.envs.world.tasks import tasks
 from jaxagent.rollout.demonstrate import perform
-from jaxagent.skills.hand_on import handed
 from jaxagent.skills.functions import carried, used
+from jaxagent.skills.hand_on import handed
 from jaxagent.types import Action, ExecStatus
 
 EASY, FULL = world_spec("easy"), world_spec("full")
