@@ -11,7 +11,7 @@ import json
 import resource
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from jaxagent.prepare import Prepared
 from jaxagent.provenance import commit
 from jaxagent.report.trajectories import append_trajectories, pick, trajectory_record
 from jaxagent.rollouts import Collected, joined, open_rollouts
-from jaxagent.stage import Opening, Plan, Stage
+from jaxagent.stage import Plan, Stage
 from jaxagent.types import Credited, Group, Metrics, Sampling
 
 SHOWN, SHOWN_EVERY = 4, 5  # rollouts kept for the report, and every how many iterations
@@ -112,7 +112,7 @@ class Runtime:
         self.clock.lap("build")
         self.clock.take(START)
         if (due := self.evaluations.due_before(place.stage, place.iteration)) is not None:
-            self.measure(due, self._params, stages[place.stage - 1].openings if place.stage else {})
+            self.measure(due, self._params, stages[place.stage - 1] if place.stage else None)
         return place
 
     def begin(self, stage: Stage, index: int, place: Place) -> Learner:
@@ -196,7 +196,7 @@ class Runtime:
         due = self.evaluations.due_after(index, number, ended=ended)
         # A run that is asked to stop saves first, for there may be seconds left. `restore` measures what it owes.
         if due is not None and not self._preemption.requested:
-            self.measure(due, learner.params, stages[index].openings)
+            self.measure(due, learner.params, stages[index])
         every = self.config.checkpoint.every
         stopping = self._preemption.requested
         if ended or stopping or (every and number % every == 0):
@@ -209,14 +209,17 @@ class Runtime:
 
     # --- evaluation --------------------------------------------------------------------------------------------
 
-    def measure(self, due: Due, params: Any, openings: Mapping[str, Opening]) -> None:
+    def measure(self, due: Due, params: Any, stage: Stage | None) -> None:
         """Evaluate these parameters: kept for result.json and written to the metrics. Once plainly, then with each
-        opening; "greedy" with the opening "skills" is the mode "greedy+skills"."""
+        opening and in each way of the stage; "greedy" with the opening "skills" is the mode "greedy+skills"."""
         self._load_engine(params)
         self.clock.lap("hand_off")
         self.clock.take(self._stage[1] or START)
         plain = measuring(self.rollouts, self.config)
-        ways = {"": plain} | {f"+{name}": opened(plain, opening) for name, opening in openings.items()}
+        ways = {"": plain}
+        if stage is not None:
+            ways |= {f"+{name}": opened(plain, opening) for name, opening in stage.openings.items()}
+            ways |= {f"+{name}": way(plain) for name, way in stage.ways.items()}
         for split in due.splits:
             for sampling in self.evaluations.modes():
                 for name, rollout in ways.items():

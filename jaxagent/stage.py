@@ -8,7 +8,7 @@ and one recipe file. This file imports no jax: loss functions are referred to, n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -145,6 +145,12 @@ Loss = Callable[..., tuple[Any, Mapping[str, Any]]]
 Opening = Callable[[Task, Prompt], Prompt]
 """How a task's episode opens instead of as the environment has it, e.g. with a skill in the prompt."""
 
+Measured = Callable[[Sequence[Plan], Sampling], Awaitable[Sequence[Group]]]
+"""Runs an evaluation's plans under a sampling rule; one group a plan."""
+
+Way = Callable[[Measured], Measured]
+"""Another way to run them: in another order, or with what earlier episodes left."""
+
 
 @dataclass(frozen=True)
 class Term:
@@ -200,6 +206,7 @@ class Stage:
            iteration), "reference" (at the start of the stage). Without "old" the update takes the current
            log-probs as old ones, which is exact for a single on-policy step.
     openings: further evaluations by name, beside the plain one: the same tasks, opened by this function.
+    ways:     the same for evaluations that an opening alone does not make.
     meet_policy: called when the stage begins, with the live policy; it may be asked from any thread between rollouts.
     shown: name -> JSON-serialisable content; written to <run>/<stage>.<name>.json for people, with each checkpoint.
     """
@@ -218,6 +225,7 @@ class Stage:
     sampling: Sampling | None = None
     follow_up: FollowUp | None = None
     openings: Mapping[str, Opening] = field(default_factory=dict)
+    ways: Mapping[str, Way] = field(default_factory=dict)
     meet_policy: Callable[[Generate], None] | None = None
     shown: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
 
