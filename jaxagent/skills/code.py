@@ -78,7 +78,7 @@ def read_when_defined(node: Def, *, annotations: bool = True) -> set[str]:
 
 def bindings(*nodes: ast.stmt) -> set[str]:
     """Names that the statements bind or delete in their own scope, nested blocks included."""
-    return _follow(nodes).bound
+    return _follow(nodes, flat=True).bound
 
 
 def calls(nodes: Iterable[ast.stmt], shadowed: Iterable[str] = ()) -> tuple[set[str], set[str]]:
@@ -87,18 +87,21 @@ def calls(nodes: Iterable[ast.stmt], shadowed: Iterable[str] = ()) -> tuple[set[
     return scope.called, scope.bound
 
 
-def _follow(nodes: Iterable[ast.AST], bound: Iterable[str] = ()) -> _Scope:
-    scope = _Scope(bound)
+def _follow(nodes: Iterable[ast.AST], bound: Iterable[str] = (), *, flat: bool = False) -> _Scope:
+    scope = _Scope(bound, flat)
     for node in nodes:
         scope.visit(node)
     return scope
 
 
 class _Scope(ast.NodeVisitor):
-    """Visits nodes in the order in which they run. `bound`: names bound so far; `called`: free ones called so far."""
+    """Visits nodes in the order in which they run. `bound`: names bound so far; `called`: free ones called so far.
 
-    def __init__(self, bound: Iterable[str] = ()):
-        self.bound, self.called = set(bound), set[str]()
+    flat: bodies of functions and classes, which bind nothing out here, are passed over.
+    """
+
+    def __init__(self, bound: Iterable[str] = (), flat: bool = False):
+        self.bound, self.called, self.flat = set(bound), set[str](), flat
 
     def _visit(self, *nodes: ast.AST | None) -> None:
         for node in nodes:
@@ -107,7 +110,7 @@ class _Scope(ast.NodeVisitor):
 
     def _inside(self, nodes: Sequence[ast.AST], own: Iterable[str] = ()) -> _Scope:
         """Follow a scope of its own."""
-        inner = _follow(nodes, self.bound | set(own))
+        inner = _follow(nodes, self.bound | set(own), flat=self.flat)
         self.called |= inner.called
         return inner
 
@@ -167,7 +170,8 @@ class _Scope(ast.NodeVisitor):
     def visit_FunctionDef(self, node: Def) -> None:
         self._visit(*node.decorator_list, node.args, node.returns)
         self.bound.add(node.name)
-        self._inside(node.body, _parameters(node.args) | _own(node.body))
+        if not self.flat:
+            self._inside(node.body, _parameters(node.args) | _own(node.body))
 
     visit_AsyncFunctionDef = visit_FunctionDef
 
@@ -176,11 +180,13 @@ class _Scope(ast.NodeVisitor):
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
         self.visit(node.args)
-        self._inside([node.body], _parameters(node.args))
+        if not self.flat:
+            self._inside([node.body], _parameters(node.args))
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self._visit(*node.decorator_list, *node.bases, *node.keywords)
-        self._inside(node.body)
+        if not self.flat:
+            self._inside(node.body)
         self.bound.add(node.name)
 
     def visit_ListComp(self, node: Comprehension) -> None:
@@ -214,4 +220,4 @@ def _own(body: Sequence[ast.stmt]) -> set[str]:
         if isinstance(node, ast.Global | ast.Nonlocal)
         for name in node.names
     }
-    return _follow(body).bound - elsewhere
+    return bindings(*body) - elsewhere

@@ -171,6 +171,13 @@ def test_code_that_is_nested_too_deep_is_read_by_nobody():
     assert used(episode("f(" + "-" * 500 + "1)"), defined(episode("def f(x): pass"))) == ()
 
 
+def test_functions_within_functions_are_read_in_no_time():
+    depth = 60
+    nested = "".join(f"{' ' * k}def f{k}():\n" for k in range(depth)) + " " * depth + "g()"
+    assert set(skills(nested)) == {"f0"}
+    assert used(episode(nested, task="q2"), defined(episode("def g(): pass"))) == ("g",)
+
+
 # --- use ---------------------------------------------------------------------------------------------------
 
 PAY = defined(episode("def pay(to): pass\ndef show(x): pass"))
