@@ -156,7 +156,7 @@ def test_sentence_transformers_must_be_installed(monkeypatch):
 
 
 def test_sentence_transformers_rows(tmp_path):
-    """A tiny random BERT, from a folder (mean pooling): rows of length 1, equal texts equal rows, and a wrong name says so."""
+    """A tiny random BERT, from a folder (mean pooling): rows of length 1; a wrong name says so."""
     pytest.importorskip("sentence_transformers")
     from transformers import BertConfig, BertModel, BertTokenizer
 
