@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Literal
 
@@ -17,6 +18,7 @@ from jaxagent.skills.embed import (
     SentenceTransformerEmbed,
     hashed,
 )
+from jaxagent.skills.request import Asked, request_in, request_of
 from jaxagent.skills.retrieve import Likeness, cosine, jaccard
 
 
@@ -31,7 +33,9 @@ class RetrieverOptions(Record):
     """by: "ngram" (Jaccard of word n-grams), or the cosine of embeddings: "hashed" n-grams, a local model of
     "sentence_transformers", or an "endpoint" (OpenAI-compatible, `base_url`, its key in the variable `api_key_env`).
 
-    model: of the latter two; Qwen3-Embedding-0.6B if it is empty. floor: what is less alike is not shown.
+    model: of the latter two. floor: what is less alike is not shown.
+    request: a pattern whose first group is what the opening asks, e.g. "Your task is to: (.*)"; empty takes the whole
+             last user message.
     """
 
     by: Literal["ngram", "hashed", "sentence_transformers", "endpoint"] = "hashed"
@@ -39,14 +43,26 @@ class RetrieverOptions(Record):
     base_url: str = ""
     api_key_env: str = ""
     floor: float = Field(0.4, ge=-1, le=1)
+    request: str = ""
 
     @model_validator(mode="after")
-    def _endpoint(self) -> RetrieverOptions:
+    def _fits(self) -> RetrieverOptions:
         if (self.by == "endpoint") != bool(self.base_url):
             raise ValueError(
                 f"by={self.by!r} and base_url={self.base_url!r}: base_url belongs to by: endpoint"
             )
+        try:
+            groups = re.compile(self.request).groups
+        except re.error as error:
+            raise ValueError(f"request={self.request!r} is no regular expression: {error}") from None
+        if self.request and not groups:
+            raise ValueError(
+                f"request={self.request!r} needs a group: what is to be found stands between ( and )"
+            )
         return self
+
+    def asked(self) -> Asked:
+        return request_in(self.request) if self.request else request_of
 
     def likeness(self) -> Likeness:
         """Raises ConfigError where a package, an address or a key is missing."""

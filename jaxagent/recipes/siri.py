@@ -105,9 +105,8 @@ def stage(options: SiriOptions, materials: Materials) -> Stage:
     assert base.credit is not None
     outcome = outcome_of(options.reward)
     miner = Miner(_writer(options))
-    source = PairedSource(
-        base.source, _bank(options), miner, Requests(materials.spec), _rules(options), seed=materials.seed
-    )
+    requests = Requests(materials.spec, options.retriever.asked())
+    source = PairedSource(base.source, _bank(options), miner, requests, _rules(options), seed=materials.seed)
     return replace(
         base,
         source=source,

@@ -58,6 +58,7 @@ def stage(options: SkillrlOptions, materials: Materials) -> Stage:
         every=options.update_every,
         most=options.most,
         text=TEXTS[options.skill_text],
+        asked=options.retriever.asked(),
     )
     source = LibrarySource(base.source, read_library(options.bank), _writer(options), rules)
     return replace(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, field_validator
@@ -18,7 +18,7 @@ from jaxagent.auxlm.client import AuxRequest
 from jaxagent.auxlm.role import Payload, Role
 from jaxagent.errors import ConfigError
 from jaxagent.rollout.review import plain_prompt
-from jaxagent.skills.request import request_of
+from jaxagent.skills.request import Asked, request_of
 from jaxagent.types import ExecStatus, Metrics, Trajectory
 
 SHOWN_STEPS = 40
@@ -69,11 +69,11 @@ MINE = Role(
 )
 
 
-def episode_record(trajectory: Trajectory) -> dict[str, Any]:
+def episode_record(trajectory: Trajectory, asked: Asked = request_of) -> dict[str, Any]:
     """What the miner sees of an episode, and what is kept of it: JSON, long texts cut with a mark."""
     return {
         "task": trajectory.task.task_id,
-        "request": _cut(request_of(plain_prompt(trajectory))),
+        "request": _cut(asked(plain_prompt(trajectory))),
         "steps": [
             {
                 "action": _cut(step.action.text or step.text),
@@ -153,7 +153,3 @@ class Miner:
     def close(self) -> None:
         if self._background is not None:
             self._background.close()
-
-
-Connect = Callable[[Any], Background]
-"""A `Generate` -> the auxiliary model that the policy is."""

@@ -22,7 +22,7 @@ from jaxagent.rewards.returns import mapped
 from jaxagent.skills.intrinsic import IntrinsicBank, IntrinsicSkill, State
 from jaxagent.skills.mine import Miner, episode_record
 from jaxagent.skills.prompt import add_lesson
-from jaxagent.skills.request import Requests, request_of
+from jaxagent.skills.request import Requests
 from jaxagent.skills.retrieve import Likeness
 from jaxagent.stage import Plan, Returns, Reward, Source
 from jaxagent.types import Group, Metrics, Prompt, Task, Trajectory
@@ -183,7 +183,7 @@ class PairedSource:
 
     def opening(self, task: Task, prompt: Prompt) -> Prompt:
         """The opening with the skill that its request retrieves, to measure what the bank is worth."""
-        skill = self.bank.retrieve(request_of(prompt), self.rules.likeness, floor=self.rules.floor)
+        skill = self.bank.retrieve(self.requests.asked(prompt), self.rules.likeness, floor=self.rules.floor)
         return prompt if skill is None else add_lesson(prompt, self.rules.lesson(skill))
 
     def state(self) -> Mapping[str, Any]:
@@ -235,7 +235,7 @@ class PairedSource:
         self.requests.learn(trajectory)
         if self.rules.outcome(trajectory) >= self.rules.success_at:
             self._successes += 1
-            self._stored.append(episode_record(trajectory))
+            self._stored.append(episode_record(trajectory, self.requests.asked))
 
     def _mine(self) -> None:
         """A random part of the stored episodes; every mining draws anew."""

@@ -6,11 +6,15 @@ showed is remembered, and a task that was never played asks nothing yet.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.rollout.review import plain_prompt
 from jaxagent.types import Prompt, Task, Trajectory
+
+Asked = Callable[[Prompt], str]
+"""What an opening asks for."""
 
 
 def request_of(prompt: Prompt) -> str:
@@ -18,20 +22,35 @@ def request_of(prompt: Prompt) -> str:
     return next((message.content for message in reversed(prompt.messages) if message.role == "user"), "")
 
 
+def request_in(pattern: str) -> Asked:
+    """The first group of a pattern in the last user message: the task without the room it is set in.
+
+    "Your task is to: (.*)" finds "put a mug in desk." The whole message where it finds nothing.
+    """
+    found_in = re.compile(pattern)
+
+    def asked(prompt: Prompt) -> str:
+        text = request_of(prompt)
+        found = found_in.search(text)
+        return found[1] if found else text
+
+    return asked
+
+
 class Requests:
     """Remembers what was asked. Only what cannot be asked again is state."""
 
-    def __init__(self, spec: EnvSpec):
-        self.spec = spec
+    def __init__(self, spec: EnvSpec, asked: Asked = request_of):
+        self.spec, self.asked = spec, asked
         self._known: dict[str, str] = {}
 
     def of(self, task: Task) -> str:
         if task.task_id not in self._known and self._opens:
-            self._known[task.task_id] = request_of(self._open(task))
+            self._known[task.task_id] = self.asked(self._open(task))
         return self._known.get(task.task_id, "")
 
     def learn(self, trajectory: Trajectory) -> None:
-        self._known[trajectory.task.task_id] = request_of(plain_prompt(trajectory))
+        self._known[trajectory.task.task_id] = self.asked(plain_prompt(trajectory))
 
     def state(self) -> Mapping[str, str]:
         return {} if self._opens else dict(self._known)

@@ -18,10 +18,12 @@ from jaxagent.skills.evolve import WRITE
 from jaxagent.skills.library import Library, Mistake, Principle, full_library_text
 from jaxagent.skills.mine import episode_record
 from jaxagent.skills.prompt import add_lesson
-from jaxagent.skills.request import request_of
+from jaxagent.skills.request import Asked, request_of
 from jaxagent.skills.retrieve import Likeness
 from jaxagent.stage import Plan, Source
 from jaxagent.types import Group, Metrics, Prompt, Task, Trajectory
+
+MOST_MISTAKES = 200  # that a bank holds
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class LibraryRules:
     examples: int = 5
     kind: Callable[[Task], str] = lambda task: task.type
     text: Callable[[Sequence[Principle], Sequence[Mistake]], str] = full_library_text
+    asked: Asked = request_of
     max_chars: int = 4000
 
 
@@ -56,12 +59,12 @@ class Record:
     def rate(self) -> float:
         return self.solved / max(1, self.played)
 
-    def add(self, trajectory: Trajectory, examples: int) -> None:
+    def add(self, trajectory: Trajectory, rules: LibraryRules) -> None:
         self.played += 1
         self.solved += trajectory.success
         kept = self.successes if trajectory.success else self.failures
-        if len(kept) < examples:
-            kept.append(episode_record(trajectory))
+        if len(kept) < rules.examples:
+            kept.append(episode_record(trajectory, rules.asked))
 
 
 class LibrarySource:
@@ -81,7 +84,7 @@ class LibrarySource:
     def lesson(self, prompt: Prompt) -> Prompt:
         """The opening with the skills that its request retrieves; unchanged if there are none."""
         rules = self.rules
-        found = self.library.retrieve(request_of(prompt), rules.likeness, k=rules.top_k, floor=rules.floor)
+        found = self.library.retrieve(rules.asked(prompt), rules.likeness, k=rules.top_k, floor=rules.floor)
         text = rules.text(*found)[: rules.max_chars]
         return add_lesson(prompt, text) if text else prompt
 
@@ -91,7 +94,7 @@ class LibrarySource:
     def observe(self, groups: Sequence[Group]) -> Metrics:
         for trajectory in (t for group in groups for t in survivors(group)):
             kind = self.rules.kind(trajectory.task)
-            self._records.setdefault(kind, Record()).add(trajectory, self.rules.examples)
+            self._records.setdefault(kind, Record()).add(trajectory, self.rules)
         added = weak = 0
         if (self._iteration + 1) % self.rules.every == 0:
             below = sorted(kind for kind, r in self._records.items() if r.rate < self.rules.threshold)
@@ -148,6 +151,3 @@ class LibrarySource:
             "titles": [skill.title for skill in self.library.by_kind.get(kind, [])],
             "most": self.rules.most,
         }
-
-
-MOST_MISTAKES = 200

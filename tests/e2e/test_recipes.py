@@ -9,7 +9,8 @@ from jaxagent.metrics import read_metrics
 from jaxagent.run import export_run, run_training
 from tests.e2e.run_files import small_run
 
-RECIPES = ("sft", "grpo", "loop", "gvpo", "skill_sd")
+RECIPES = ("sft", "grpo", "loop", "gvpo", "skill_sd", "siri", "skillrl")
+WITH_SKILLS = ("skill_sd", "siri", "skillrl")
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -26,7 +27,12 @@ def test_recipe_trains_from_its_run_file(tmp_path, recipe):
         assert record["rollout/submitted"] == 8 == record["rollout/kept"] + record["rollout/dropped"]
 
     result = json.loads((folder / "result.json").read_text())
-    assert set(result["after"]) == {"test_normal/greedy", "test_normal/sampled"}
+    plain = {"test_normal/greedy", "test_normal/sampled"}
+    skilled = {f"{mode}+skills" for mode in plain} if recipe in WITH_SKILLS else set()
+    assert set(result["after"]) == plain | skilled
+    assert set(result["before"]) == plain  # of the stage before
+    if skilled:
+        assert json.loads((folder / f"{recipe}.skills.json").read_text()) is not None
     assert {"tgc", "sgc"} <= set(result["before"]["test_normal/greedy"])
     assert result["compilations"] > 0
     spent = sum(sum(parts.values()) for parts in result["seconds"].values())
