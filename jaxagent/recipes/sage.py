@@ -117,7 +117,7 @@ def _libraries(options: SageOptions) -> GrowingLibraries | None:
     elif options.retrieval == "skill_emb":
         pick = by_function(options.retriever.likeness(), k, floor)
     hand = partial(handed, heading=HEADINGS[options.library_text], max_chars=options.library_chars)
-    return GrowingLibraries(pick, hand, seed=options.order_seed)
+    return GrowingLibraries(pick, hand, options.order_seed, options.retriever.asked())
 
 
 RECIPE = Recipe(SageOptions, stage)

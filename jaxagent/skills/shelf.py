@@ -21,7 +21,7 @@ from jaxagent.data.chains import Handed
 from jaxagent.rollout.review import plain_prompt
 from jaxagent.skills.functions import Library, defined, library_state, merged, used
 from jaxagent.skills.hand_on import function_text
-from jaxagent.skills.request import request_of
+from jaxagent.skills.request import Asked, request_of
 from jaxagent.skills.retrieve import Likeness, top_k
 from jaxagent.stage import Measured, Plan
 from jaxagent.types import Action, Group, Prompt, Sampling, Task, Trajectory
@@ -85,6 +85,7 @@ class GrowingLibraries:
     pick: Pick
     hand: Callable[[Library], Handed]
     seed: int = 0
+    asked: Asked = request_of
     _rounds: list[list[str]] = field(default_factory=list)
     _shelves: dict[int, Shelf] = field(default_factory=dict)
     _uses: list[bool] = field(default_factory=list)
@@ -113,7 +114,7 @@ class GrowingLibraries:
         """One rollout of a plan, with what is on its shelf."""
 
         def start(opening: Prompt) -> Handed:
-            return self.hand(self.pick(plan.task, request_of(opening), shelf))
+            return self.hand(self.pick(plan.task, self.asked(opening), shelf))
 
         def prompt(opening: Prompt) -> Prompt:
             return start(opening).prompt(opening)
@@ -125,7 +126,7 @@ class GrowingLibraries:
 
     def _shelve(self, trajectory: Trajectory, shelf: Sequence[Shelved]) -> None:
         """shelf: as it stood when the episode began."""
-        request = request_of(plain_prompt(trajectory))
+        request = self.asked(plain_prompt(trajectory))
         had = self.pick(trajectory.task, request, shelf)
         if had:
             self._uses.append(bool(used(trajectory, had)))
