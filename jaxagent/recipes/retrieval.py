@@ -42,7 +42,7 @@ class RetrieverOptions(Record):
     model: str = QWEN3_EMBEDDING
     base_url: str = ""
     api_key_env: str = ""
-    floor: float = Field(0.4, ge=-1, le=1)
+    floor: float = Field(default=0.4, ge=-1, le=1)
     request: str = ""
 
     @model_validator(mode="after")

@@ -11,13 +11,20 @@ from tests.e2e.run_files import small_run
 
 RECIPES = ("sft", "grpo", "loop", "gvpo", "skill_sd", "siri", "skillrl")
 WITH_SKILLS = ("skill_sd", "siri", "skillrl")
+OPTION = "stages.0.options."
+CHANGES = {  # to two iterations
+    "sft": ["eval.every=1"],
+    "siri": [
+        f"{OPTION}{change}" for change in ("warmup_steps=0", "warmup_min=0", "warmup_max=1", "success_at=0.0")
+    ],
+    "skillrl": [f"{OPTION}{change}" for change in ("warmup_steps=0", "update_every=1")],
+}
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_recipe_trains_from_its_run_file(tmp_path, recipe):
     folder = tmp_path / "run"
-    measured = ["eval.every=1"] if recipe == "sft" else []
-    assert run_training(small_run(f"world_{recipe}", folder, *measured)) == 0
+    assert run_training(small_run(f"world_{recipe}", folder, *CHANGES.get(recipe, ()))) == 0
 
     records = [record for record in read_metrics(folder / "metrics.jsonl") if "when" not in record]
     assert [record["step"] for record in records] == list(range(6))
