@@ -20,7 +20,7 @@ import numpy as np
 from jaxagent.credit.chain import linked
 from jaxagent.data.tasks import Epochs, fingerprint
 from jaxagent.errors import ConfigError
-from jaxagent.stage import Plan, Source
+from jaxagent.stage import Plan
 from jaxagent.types import Action, Group, Metrics, Prompt, Task, Trajectory
 
 
@@ -128,25 +128,3 @@ class ChainSource:
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-class Measured:
-    """Another source, and metrics of its own of every iteration's groups."""
-
-    def __init__(self, inner: Source, measure: Callable[[Sequence[Group]], Metrics]):
-        self.inner, self.measure = inner, measure
-
-    def next(self, iteration: int) -> Sequence[Plan] | Sequence[Group]:
-        return self.inner.next(iteration)
-
-    def observe(self, groups: Sequence[Group]) -> Metrics:
-        return {**self.inner.observe(groups), **self.measure(groups)}
-
-    def state(self) -> Mapping[str, Any]:
-        return self.inner.state()
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.inner.restore(state)
-
-    def close(self) -> None:
-        self.inner.close()

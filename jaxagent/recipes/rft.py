@@ -13,29 +13,31 @@ an earlier one. Stored and expert episodes are the sft recipe's, with `keep: suc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from jaxagent.batch.targets import imitation_samples
-from jaxagent.data.chains import ChainShape, ChainSource, Measured
+from jaxagent.config import Record
+from jaxagent.data.chains import ChainShape, ChainSource
 from jaxagent.data.selection import Select, selecting, selection, selection_metrics, skilled_chains, solved
+from jaxagent.data.tasks import TaskSource
 from jaxagent.learn.terms import cross_entropy
 from jaxagent.recipes.base import Materials, Recipe
-from jaxagent.recipes.policy import PolicyOptions, policy_update, task_source
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions, returns_of
 from jaxagent.recipes.sft import WEIGHTS
 from jaxagent.skills.hand_on import HEADINGS, handing_on
-from jaxagent.stage import FollowUp, Plan, Source, Stage, Term
+from jaxagent.stage import FollowUp, Plan, Source, Stage, Term, Update
 from jaxagent.types import Group
 
 
-class RftOptions(PolicyOptions):
+class RftOptions(Record):
     """tasks: of an iteration; with chains, scenarios. reward: logged only, for the raw verdict selects.
 
+    minibatch: episodes of an optimiser step; 0 is all of them.
     tries: rollouts of a task without a success; 0 is `group_size`. max_per_task: 0 keeps every success.
     balance: tasks with fewer successes than others are repeated. weigh: by token, or every trajectory the same.
     """
@@ -54,6 +56,10 @@ class RftOptions(PolicyOptions):
     epochs: int = Field(3, ge=1)
     minibatch: int = Field(16, ge=0)
     learning_rate: float = Field(5e-5, gt=0)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: int = Field(0, ge=0)
+    weight_decay: float = Field(0.0, ge=0)
+    max_grad_norm: float = Field(1.0, ge=0)
 
     @model_validator(mode="after")
     def _fits(self) -> RftOptions:
@@ -70,24 +76,42 @@ def stage(options: RftOptions, materials: Materials) -> Stage:
     source, follow_up = _source(options, materials)
     wanted = skilled_chains(options.chain_len) if options.chain_len > 1 else solved
     select: Select = selection(wanted, most=options.max_per_task, balance=options.balance)
-    update = policy_update(options)
     return Stage(
         name=materials.name,
-        source=Measured(source, partial(selection_metrics, select=select)),
+        source=source,
         iterations=options.iterations,
+        measure=lambda groups, samples: selection_metrics(groups, select),
         reward=returns_of(options.reward),
         filter=selecting(select),
         samples=partial(imitation_samples, mask_errors=options.mask_errors),
         terms={"ce": Term(cross_entropy(), WEIGHTS[options.weigh])},
         sampling=materials.sampling,
         follow_up=follow_up,
-        update=replace(update, steps_per_iteration=update.steps_per_iteration * options.chain_len),
+        update=_update(options),
+    )
+
+
+def _update(options: RftOptions) -> Update:
+    most = options.tasks * options.chain_len * (options.max_per_task or options.group_size)
+    return Update(
+        learning_rate=options.learning_rate,
+        schedule=options.schedule,
+        warmup_steps=options.warmup_steps,
+        # Few tasks give as many successes as may be kept: a decay then ends above zero.
+        steps_per_iteration=options.epochs * math.ceil(most / (options.minibatch or most)),
+        epochs=options.epochs,
+        minibatch=options.minibatch,
+        weight_decay=options.weight_decay,
+        max_grad_norm=options.max_grad_norm,
     )
 
 
 def _source(options: RftOptions, materials: Materials) -> tuple[Source, FollowUp | None]:
     if options.chain_len == 1:
-        return task_source(options, materials), again(options.group_size, options.tries)
+        tasks = TaskSource(
+            materials.tasks, tasks=options.tasks, rollouts=options.group_size, seed=materials.seed
+        )
+        return tasks, again(options.group_size, options.tries)
     shape = ChainShape(options.tasks, options.group_size, options.chain_len)
     chains = ChainSource(
         materials.tasks, shape, handing_on(heading=HEADINGS[options.library_text]), seed=materials.seed

@@ -22,10 +22,10 @@ from pydantic import Field, model_validator
 from jaxagent.batch.targets import policy_samples, token_mean
 from jaxagent.credit.chain import chain_mean
 from jaxagent.credit.group import group_mean, per_group
-from jaxagent.data.chains import ChainShape, ChainSource, Measured
+from jaxagent.data.chains import ChainShape, ChainSource
 from jaxagent.learn.terms import clipped_pg
-from jaxagent.recipes.base import Materials, Recipe
-from jaxagent.recipes.policy import PolicyOptions, policy_update
+from jaxagent.recipes.base import Materials
+from jaxagent.recipes.policy import PolicyOptions, policy_recipe, policy_update
 from jaxagent.recipes.retrieval import RetrieverOptions
 from jaxagent.recipes.rewards import OUTCOMES, OutcomeName, RewardOptions
 from jaxagent.rewards.skills import SkillPay, skill_integrated, skill_metrics
@@ -89,7 +89,7 @@ def stage(options: SageOptions, materials: Materials) -> Stage:
     update = policy_update(options)
     return Stage(
         name=materials.name,
-        source=Measured(chains, skill_metrics),
+        source=chains,
         iterations=options.iterations,
         reward=skill_integrated(OUTCOMES[options.reward], pay),
         credit=ADVANTAGES[options.advantage],
@@ -99,6 +99,7 @@ def stage(options: SageOptions, materials: Materials) -> Stage:
         sampling=materials.sampling,
         follow_up=chains.follow_up,
         update=replace(update, steps_per_iteration=update.steps_per_iteration * options.chain_len),
+        measure=lambda groups, samples: skill_metrics(groups),
         ways={} if libraries is None else {"library": libraries.way},
         shown={} if libraries is None else {"library": libraries.state},
     )
@@ -120,4 +121,4 @@ def _libraries(options: SageOptions) -> GrowingLibraries | None:
     return GrowingLibraries(pick, hand, options.order_seed, options.retriever.asked())
 
 
-RECIPE = Recipe(SageOptions, stage)
+RECIPE = policy_recipe(SageOptions, stage)

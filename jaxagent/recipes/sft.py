@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 
 from jaxagent.batch.targets import imitation_samples, seq_mean_token_mean, token_mean
 from jaxagent.config import Record
-from jaxagent.data.chains import Measured, scenarios
+from jaxagent.data.chains import scenarios
 from jaxagent.data.conversations import conversation, read_conversations
 from jaxagent.data.demos import DemoSource
 from jaxagent.data.drills import drill
@@ -100,8 +100,9 @@ def stage(options: SftOptions, materials: Materials) -> Stage:
     weigh = literal_weight(materials.renderer.tokenizer, options.literal_weight)
     return Stage(
         name=materials.name,
-        source=Measured(DemoSource(groups, groups=options.batch, seed=materials.seed), lambda _: kept),
+        source=DemoSource(groups, groups=options.batch, seed=materials.seed),
         iterations=options.iterations,
+        measure=lambda groups, samples: kept,
         samples=partial(
             imitation_samples,
             mask_errors=options.mask_errors,

@@ -99,6 +99,20 @@ def test_rft_of_chains_keeps_those_that_were_solved_by_reuse():
     assert [(c.trajectory.task.task_id, c.trajectory.rollout) for c in credited] == [("q1", 0), ("q2", 0)]
 
 
+def test_rft_takes_the_optimisers_options():
+    options = {
+        "tasks": 4,
+        "group_size": 4,
+        "max_per_task": 2,
+        "epochs": 3,
+        "minibatch": 3,
+        "schedule": "linear",
+    }
+    update = RECIPES["rft"].stage(RECIPES["rft"].options.parse(options), materials()).update
+    assert update.steps_per_iteration == 9  # at most 8 episodes in minibatches of 3, three times
+    assert (update.epochs, update.minibatch, update.schedule) == (3, 3, "linear")
+
+
 def test_tasks_without_a_success_are_tried_again_until_they_have_one_or_were_tried_so_often():
     assert again(4, 0) is None
     assert again(4, 4) is None
@@ -128,13 +142,13 @@ def test_the_cold_start_plays_chains_and_keeps_those_that_reuse():
     assert len(second) == 30
     assert all(t.prompt.messages[0].content.startswith("def ") for t in second)
     assert not any("def " in step.text for t in second for step in t.steps)
-    kept = stage.source.observe([])["select/kept_frac"]
+    kept = stage.measure([], [])["select/kept_frac"]
     assert kept == 1
     sloppy, fewer = demonstrations(keep="success", sloppiness=0.8)
-    assert 0 < sloppy.source.observe([])["select/kept_frac"] < 1
+    assert 0 < sloppy.measure([], [])["select/kept_frac"] < 1
     assert all(t.success for t in fewer.values())
     everything, all_of_them = demonstrations(sloppiness=0.8)
-    assert "select/kept_frac" not in everything.source.observe([])
+    assert "select/kept_frac" not in everything.measure([], [])
     assert len(all_of_them) == 60
     assert not all(t.success for t in all_of_them.values())
 
@@ -175,7 +189,7 @@ def test_stored_episodes_are_rejected_by_what_their_line_says(tmp_path):
     stage = stored(tmp_path, *lines, max_per_task=2)
     names = sorted(stage.source.next(i)[0].task.task_id for i in range(3))
     assert names == ["a", "a", "c"]
-    metrics = stage.source.observe([])
+    metrics = stage.measure([], [])
     assert metrics["select/kept_frac"] == pytest.approx(3 / 5)
     assert metrics["select/tasks_frac"] == pytest.approx(2 / 3)
     with pytest.raises(DataError, match="not one of 1 demonstrations is kept"):
