@@ -10,6 +10,7 @@ come from a summariser that reads finished episodes beside training; a task with
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Literal
 
@@ -28,8 +29,14 @@ from jaxagent.skills.prompt import full_text, workflow_text
 from jaxagent.skills.source import SkillRules, SkillSource
 from jaxagent.skills.summarise import SUMMARISE, SummariserPool, script_summary
 from jaxagent.stage import Stage, Teacher, Term
+from jaxagent.types import Task
 
 TEXTS = {"full": full_text, "workflow": workflow_text}
+SCOPES: Mapping[str, Callable[[Task], str]] = {
+    "task": lambda task: task.task_id,
+    "scenario": lambda task: task.scenario,
+    "type": lambda task: task.type,
+}
 
 
 class SkillSdOptions(PolicyOptions):
@@ -38,6 +45,8 @@ class SkillSdOptions(PolicyOptions):
     summariser: "script" extracts the steps that ran, without a language model; "endpoint" asks `endpoint_model` at
     `endpoint_url` (OpenAI-compatible; its key in the environment variable `endpoint_key_env`).
     skill_text: "workflow" shows code alone, for models that know nothing else.
+    scope: which tasks share a buffer of skills: a task its own (the paper), or those of a scenario or a type. With the
+           latter two, evaluations are repeated with the best skill in the prompt ("greedy+skills").
     """
 
     lambda_: float = Field(0.001, ge=0)
@@ -46,6 +55,7 @@ class SkillSdOptions(PolicyOptions):
     ucb_c: float = Field(1.0, ge=0)
     buffer_max: int = Field(16, ge=1)
     skill_text: Literal["full", "workflow"] = "full"
+    scope: Literal["task", "scenario", "type"] = "task"
     summariser: Literal["script", "endpoint"] = "script"
     endpoint_url: str = ""
     endpoint_model: str = ""
@@ -65,7 +75,7 @@ def stage(options: SkillSdOptions, materials: Materials) -> Stage:
         task_source(options, materials),
         SkillBank(options.buffer_max),
         SummariserPool(AuxLM(_backend(options), AuxLimits())),
-        SkillRules(c=options.ucb_c, text=TEXTS[options.skill_text]),
+        SkillRules(c=options.ucb_c, scope=SCOPES[options.scope], text=TEXTS[options.skill_text]),
     )
     distillation = reverse_kl_iw(rho_max=options.rho_max or None)
     return Stage(
@@ -83,6 +93,8 @@ def stage(options: SkillSdOptions, materials: Materials) -> Stage:
         needs=("old",) if options.off_policy else (),
         sampling=materials.sampling,
         update=policy_update(options),
+        openings={} if options.scope == "task" else {"skills": source.opening},
+        shown={"skills": source.bank.state},
     )
 
 

@@ -6,7 +6,23 @@ import difflib
 from collections.abc import Mapping
 
 from jaxagent.errors import ConfigError
-from jaxagent.recipes import cispo, dapo, gigpo, grpo, gspo, gvpo, loop, reinforce, rpp, sft, skill_sd
+from jaxagent.recipes import (
+    cispo,
+    dapo,
+    gigpo,
+    grpo,
+    gspo,
+    gvpo,
+    loop,
+    reinforce,
+    rft,
+    rpp,
+    sage,
+    sft,
+    siri,
+    skill_sd,
+    skillrl,
+)
 from jaxagent.recipes.base import Recipe
 
 RECIPES: Mapping[str, Recipe] = {
@@ -21,6 +37,10 @@ RECIPES: Mapping[str, Recipe] = {
     "gvpo": gvpo.RECIPE,
     "gigpo": gigpo.RECIPE,
     "skill_sd": skill_sd.RECIPE,
+    "siri": siri.RECIPE,
+    "skillrl": skillrl.RECIPE,
+    "rft": rft.RECIPE,
+    "sage": sage.RECIPE,
 }
 
 

@@ -23,8 +23,8 @@ from jaxagent.types import Dropped, Group, Metrics, Prompt, Task, Trajectory
 
 @runtime_checkable
 class Runner(Protocol):
-    """`functools.partial(run_episode, spec, generate=…, pool=…, …)`, or a fake of it. Plans with a branch need one
-    that takes it as the keyword `branch`."""
+    """`functools.partial(run_episode, spec, generate=…, pool=…, …)`, or a fake of it. Plans with a branch, or with
+    actions before the first message, need one that takes them as the keywords `branch` and `before`."""
 
     async def __call__(
         self,
@@ -144,9 +144,13 @@ async def _with_retries(
     An eviction is not its own failure and costs no retry; the failing episode's retries bound how many there are.
     """
     task_id, failures = plan.task.task_id, 0
-    run = cast("Callable[..., Awaitable[Trajectory]]", runner)  # only those of branched plans take `branch`
+    run = cast(
+        "Callable[..., Awaitable[Trajectory]]", runner
+    )  # `branch` and `before` are for those who take them
     if plan.branch is not None:
         run = partial(run, branch=plan.branch)
+    if plan.before is not None:
+        run = partial(run, before=plan.before)
     async with live:
         while True:
             try:
@@ -163,8 +167,12 @@ async def _with_retries(
 
 
 def _slots(plans: Sequence[Plan]) -> list[_Slot]:
-    """A task, or a place, that is planned twice under one label goes on counting: no stream is used twice."""
+    """A task, or a place, that is planned twice under one label goes on counting: no stream is used twice.
+
+    A plan that says its first number (the place of its chain) has it, and later ones go on after the highest.
+    """
     used: Counter[tuple[str, str]] = Counter()
+    seen: set[tuple[str, str, int]] = set()
     slots: list[_Slot] = []
     for index, plan in enumerate(plans):
         if plan.n < 1:
@@ -172,8 +180,16 @@ def _slots(plans: Sequence[Plan]) -> list[_Slot]:
                 f"the plan of task {plan.task.task_id!r} asks for {plan.n} rollouts; at least 1"
             )
         name = (branch_name(plan.branch) if plan.branch else plan.task.task_id, plan.label)
-        slots += [_Slot(index, used[name] + offset) for offset in range(plan.n)]
-        used[name] += plan.n
+        first = used[name] if plan.first is None else plan.first
+        numbers = range(first, first + plan.n)
+        if twice := seen & {(*name, number) for number in numbers}:
+            raise ConfigError(
+                f"rollout {min(twice)[-1]} of task {plan.task.task_id!r} is planned twice under label {plan.label!r}; "
+                "both would draw from one random stream"
+            )
+        seen |= {(*name, number) for number in numbers}
+        slots += [_Slot(index, number) for number in numbers]
+        used[name] = max(used[name], first + plan.n)
     return slots
 
 

@@ -13,8 +13,13 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxagent.errors import RolloutError
-from jaxagent.rollout.episode import Renderer
+from jaxagent.rollout.episode import PLAIN, Renderer
 from jaxagent.types import Prompt, Segment, Trajectory
+
+
+def plain_prompt(trajectory: Trajectory) -> Prompt:
+    """How the episode would have opened without the plan's rewriting: without skills, experience, hints."""
+    return trajectory.extra.get(PLAIN, trajectory.prompt)
 
 
 def review(trajectory: Trajectory, prompt: Prompt, renderer: Renderer) -> list[Segment]:

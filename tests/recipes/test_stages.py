@@ -10,12 +10,14 @@ from jaxagent.batch.pack import pack
 from jaxagent.errors import ConfigError, DivergenceError
 from jaxagent.learn.loss import Scores, Streams
 from jaxagent.recipes.base import Materials
+from jaxagent.recipes.policy import PolicyOptions
 from jaxagent.recipes.table import RECIPES
 from jaxagent.train import credit
 from jaxagent.types import Group, Sampling
 from tests.made_episodes import make_task, make_trajectory
 
 STEPS = ["ok", "runtime_error", "ok"]
+POLICY = sorted(name for name, recipe in RECIPES.items() if issubclass(recipe.options, PolicyOptions))
 
 
 def materials(**changes):
@@ -116,12 +118,12 @@ def test_advantages_of_a_group(case, advantages):
 
 @pytest.mark.parametrize("recipe", sorted(set(RECIPES) - {"sft"}))
 def test_a_batch_holds_every_stream_that_a_term_reads(recipe):
-    """Before the first skill nobody has a teacher: its stream is there, and its term weighs nothing."""
+    """Before the first skill nobody has a teacher and nothing is internalised: these terms weigh nothing."""
     _, packed = run_host_half(recipe, [group([4, 2, 0, 2])])
     stage = RECIPES[recipe].stage(RECIPES[recipe].options(), materials())
     for name, term in stage.terms.items():
         assert set(getattr(term.loss, "needs", ())) <= set(packed[0].batch.logprobs)
-        assert packed[0].batch.weight[name].any() == (name != "distill")
+        assert packed[0].batch.weight[name].any() == (name not in ("distill", "internal"))
 
 
 def test_a_group_without_variance_teaches_failed_steps_under_gvpo_only():
@@ -187,7 +189,7 @@ def test_streams_that_are_scored_before_credit(recipe, options, needs):
     assert stage.keeps_reference == ("reference" in needs or options.get("teacher") == "frozen")
 
 
-@pytest.mark.parametrize("recipe", sorted(set(RECIPES) - {"sft"}))
+@pytest.mark.parametrize("recipe", POLICY)
 def test_every_option_of_the_optimiser_reaches_the_update(recipe):
     options = {
         "tasks": 4,
@@ -215,12 +217,11 @@ def test_every_option_of_the_optimiser_reaches_the_update(recipe):
         "kl_stop",
     ):
         assert getattr(update, name) == options[name], name
-    assert update.steps_per_iteration == 9  # 16 rollouts in minibatches of 6 are 3 steps an epoch
+    # 16 rollouts in minibatches of 6 are 3 steps an epoch; chains of two tasks have twice as many
+    assert update.steps_per_iteration == (18 if recipe == "sage" else 9)
 
 
 # --- what every policy recipe obeys -----------------------------------------------------------------------------
-
-POLICY = sorted(name for name, recipe in RECIPES.items() if recipe.rolls_out)
 
 
 def behaving(group, behaviour):
