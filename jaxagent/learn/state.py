@@ -129,3 +129,9 @@ def init_state(
         return number if mesh is None else jax.device_put(number, NamedSharding(mesh, PartitionSpec()))
 
     return TrainState(params, opt_state, scalar(0), scalar(version), scalar(0))
+
+
+@partial(jax.jit, donate_argnums=0)
+def averaged(average: Params, params: Params, keep: float) -> Params:
+    """keep x average + (1 - keep) x params, in the average's memory. What nobody trains stays the same to the bit."""
+    return jax.tree.map(lambda old, new: old + (1.0 - keep) * (new - old), average, params)

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 
 from jaxagent.errors import ConfigError
-from jaxagent.recipes import gigpo, grpo, gvpo, loop, sft, skill_sd
+from jaxagent.recipes import gigpo, grpo, gvpo, loop, opd, sft, skill_grpo, skill_sd
 from jaxagent.recipes.base import Recipe
 
 RECIPES: Mapping[str, Recipe] = {
@@ -16,6 +16,8 @@ RECIPES: Mapping[str, Recipe] = {
     "gvpo": gvpo.RECIPE,
     "gigpo": gigpo.RECIPE,
     "skill_sd": skill_sd.RECIPE,
+    "skill_grpo": skill_grpo.RECIPE,
+    "opd": opd.RECIPE,
 }
 
 

@@ -39,6 +39,7 @@ from jaxagent.types import (
     Trajectory,
 )
 
+PLAIN = "plain_prompt"  # key of `Trajectory.extra`: the opening before a plan's `prompt` rewrote it
 _sessions = itertools.count()
 T = TypeVar("T")
 
@@ -123,6 +124,7 @@ async def run_episode(
                 "env_s": episode.env_s,
                 "generate_s": episode.generate_s,
                 **({"branch": name} if branch else {}),
+                **({PLAIN: episode.plain} if episode.plain is not None else {}),
             },
         )
     finally:
@@ -141,13 +143,15 @@ class _Episode:
     history: History = field(default_factory=History)
     steps: list[Step] = field(default_factory=list)
     first: int = 0  # number of the first message, counted from the start of the task
+    plain: Prompt | None = None  # the opening before it was rewritten
     env_s: float = 0.0
     generate_s: float = 0.0
 
 
 def _open(episode: _Episode, task: Task, rewrite: Callable[[Prompt], Prompt] | None) -> Prompt:
     opening = guarded("prompt", lambda: episode.spec.prompt(task, episode.handle.first))
-    opening = opening if rewrite is None else rewrite(opening)
+    if rewrite is not None:
+        episode.plain, opening = opening, rewrite(opening)
     episode.history.extend(episode.renderer.open(opening))
     return opening
 
@@ -156,6 +160,7 @@ def _open_branch(episode: _Episode, branch: Branch) -> Prompt:
     extend_to(branch, episode.history)
     episode.steps.extend(kept_steps(branch))
     episode.first = branch.step
+    episode.plain = branch.trajectory.extra.get(PLAIN)
     return branch.trajectory.prompt
 
 

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from jaxagent.batch.pack import pack
+from jaxagent.chat.train_tokenizer import train_tokenizer
+from jaxagent.errors import ConfigError, DataError
 from jaxagent.recipes.base import Materials
+from jaxagent.recipes.opd import check_teacher
 from jaxagent.recipes.table import RECIPES
 from jaxagent.train import credit
 from jaxagent.types import Group, Sampling
@@ -92,7 +95,39 @@ def test_advantages_of_a_group(case, advantages):
     assert len(packed) == 1
 
 
-@pytest.mark.parametrize("recipe", sorted(set(RECIPES) - {"sft"}))
+def test_opd_learns_nothing_before_the_first_skill():
+    credited, packed = run_host_half("opd", [group([4, 2, 0, 2])])
+    assert len(credited) == 4
+    assert packed == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"context": "none"}, "teaches nothing"),
+        ({"teacher": "ema", "context": "none"}, "teaches nothing"),
+        ({"teacher": "checkpoint"}, "a folder goes with"),
+        ({"checkpoint": "somewhere"}, "a folder goes with"),
+        ({"estimator": "k1"}, "estimator"),
+        ({"summariser": "endpoint"}, "summariser"),
+        ({"summariser": {"model": "m"}}, "base_url"),
+    ],
+)
+def test_impossible_distillation(options, message):
+    with pytest.raises(ConfigError, match=message):
+        RECIPES["opd"].options.parse(options)
+
+
+def test_a_teacher_of_other_tokens_is_refused(tmp_path):
+    mine = train_tokenizer(["print(1) and print(2)"] * 4, 300)
+    train_tokenizer(["something else entirely, with other merges"] * 4, 310).save(tmp_path)
+    with pytest.raises(ConfigError, match="other ids for"):
+        check_teacher(str(tmp_path), mine)
+    with pytest.raises(DataError, match="does not exist"):
+        check_teacher(str(tmp_path / "nowhere"), mine)
+
+
+@pytest.mark.parametrize("recipe", sorted(set(RECIPES) - {"sft", "opd"}))
 def test_a_batch_holds_every_stream_that_a_term_reads(recipe):
     """Before the first skill nobody has a teacher: its stream is there, and its term weighs nothing."""
     _, packed = run_host_half(recipe, [group([4, 2, 0, 2])])
@@ -132,6 +167,12 @@ def test_loop_divides_by_the_nominal_minibatch_whatever_the_filter_left():
         ("gigpo", {}, ("reference",)),
         ("gigpo", {"kl_coef": 0.0, "minibatch": 4}, ("old",)),
         ("skill_sd", {"teacher": "frozen"}, ()),
+        ("skill_sd", {"epochs": 2}, ("old",)),
+        ("skill_sd", {"sampling": "teacher"}, ("old",)),
+        ("skill_sd", {"sampling": "teacher", "teacher": "frozen"}, ("old", "reference")),
+        ("skill_grpo", {}, ()),
+        ("opd", {"teacher": "ema", "minibatch": 4}, ("old",)),
+        ("opd", {"teacher": "frozen"}, ()),
     ],
 )
 def test_streams_that_are_scored_before_credit(recipe, options, needs):
