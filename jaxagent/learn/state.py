@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from jaxagent.errors import ConfigError
 from jaxagent.model.params import shardings
@@ -132,6 +132,6 @@ def init_state(
 
 
 @partial(jax.jit, donate_argnums=0)
-def averaged(average: Params, params: Params, keep: float) -> Params:
+def averaged(average: Params, params: Params, keep: float | Float[Array, ""]) -> Params:
     """keep x average + (1 - keep) x params, in the average's memory. What nobody trains stays the same to the bit."""
     return jax.tree.map(lambda old, new: old + (1.0 - keep) * (new - old), average, params)

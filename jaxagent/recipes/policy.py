@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from jaxagent.config import Record
+from jaxagent.data.curriculum import CurriculumOptions, CurriculumSource
 from jaxagent.data.tasks import TaskSource
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions
@@ -20,6 +21,9 @@ class PolicyOptions(Record):
     reward: an outcome's name, or a record of an outcome and shaping terms (recipes/rewards.py).
     minibatch: trajectories of an optimiser step; 0 is all of them.
     schedule: of the learning rate, over the stage's optimiser steps, after `warmup_steps`.
+    pool: train on the first so many tasks of the split; 0 is all. What learns from a task's earlier episodes (a
+          curriculum, a task's skills) needs tasks that return.
+    curriculum: draw tasks by what the policy can do (data/curriculum.py); without one, every task once an epoch.
     """
 
     iterations: int = Field(200, ge=1)
@@ -33,6 +37,8 @@ class PolicyOptions(Record):
     warmup_steps: int = Field(0, ge=0)
     weight_decay: float = Field(0.01, ge=0)
     max_grad_norm: float = Field(1.0, ge=0)
+    pool: int = Field(0, ge=0)
+    curriculum: CurriculumOptions | None = None
 
     @property
     def off_policy(self) -> bool:
@@ -40,8 +46,12 @@ class PolicyOptions(Record):
         return self.epochs > 1 or self.minibatch > 0
 
 
-def task_source(options: PolicyOptions, materials: Materials) -> TaskSource:
-    return TaskSource(materials.tasks, tasks=options.tasks, rollouts=options.group_size, seed=materials.seed)
+def task_source(options: PolicyOptions, materials: Materials) -> TaskSource | CurriculumSource:
+    pool = materials.tasks[: options.pool or None]
+    tasks, rollouts, seed = options.tasks, options.group_size, materials.seed
+    if options.curriculum is not None:
+        return CurriculumSource(pool, options.curriculum, tasks=tasks, rollouts=rollouts, seed=seed)
+    return TaskSource(pool, tasks=tasks, rollouts=rollouts, seed=seed)
 
 
 def policy_update(options: PolicyOptions, *, kl_stop: float = 0.0) -> Update:

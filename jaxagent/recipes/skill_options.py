@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from pydantic import Field
@@ -14,7 +15,13 @@ from jaxagent.skills.bank import SkillBank
 from jaxagent.skills.prompt import full_text, workflow_text
 from jaxagent.skills.source import SkillRules, SkillSource
 from jaxagent.skills.summarise import SUMMARISE, SummariserPool, script_summary
+from jaxagent.types import Task
 
+SCOPES: Mapping[str, Callable[[Task], str]] = {
+    "task": lambda task: task.task_id,
+    "scenario": lambda task: task.scenario or task.task_id,
+    "type": lambda task: task.type or task.task_id,
+}
 TEXTS = {"full": full_text, "workflow": workflow_text}
 
 
@@ -27,8 +34,9 @@ class SummariserOptions(EndpointOptions):
 
 
 class SkillOptions(PolicyOptions):
-    """ucb_c: exploration weight. buffer_max: skills of a task. skill_chars: a longer lesson is cut at its end.
+    """ucb_c: exploration weight. buffer_max: skills of a buffer. skill_chars: a longer lesson is cut at its end.
 
+    skill_scope: tasks that share a buffer: the task alone (the paper's), or those of its scenario or type.
     skill_text: "workflow" shows code alone, for models that know nothing else.
     summariser: "script" extracts the steps that ran, without a language model; or a record of an endpoint.
     summary_wait_s: how long an iteration waits for summaries that are being written; null waits for all, so that a run
@@ -37,6 +45,7 @@ class SkillOptions(PolicyOptions):
 
     ucb_c: float = Field(1.0, ge=0)
     buffer_max: int = Field(16, ge=1)
+    skill_scope: Literal["task", "scenario", "type"] = "task"
     skill_text: Literal["full", "workflow"] = "full"
     skill_chars: int = Field(4000, ge=1)
     summariser: Literal["script"] | SummariserOptions = "script"
@@ -49,6 +58,7 @@ def skill_source(
     """Tasks of the run with a skill bank beside them. in_rollouts, weights: see SkillRules."""
     rules = SkillRules(
         c=options.ucb_c,
+        scope=SCOPES[options.skill_scope],
         text=TEXTS[options.skill_text],
         max_chars=options.skill_chars,
         in_rollouts=in_rollouts,
