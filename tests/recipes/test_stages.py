@@ -11,6 +11,7 @@ from jaxagent.errors import ConfigError, DataError
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.opd import check_teacher
 from jaxagent.recipes.table import RECIPES
+from jaxagent.skills.bank import Skill
 from jaxagent.train import credit
 from jaxagent.types import Group, Sampling
 from tests.made_episodes import make_task, make_trajectory
@@ -116,6 +117,30 @@ def test_opd_learns_nothing_before_the_first_skill():
 def test_impossible_distillation(options, message):
     with pytest.raises(ConfigError, match=message):
         RECIPES["opd"].options.parse(options)
+
+
+def test_the_options_of_a_skill_bank_reach_it():
+    endpoint = {"base_url": "http://127.0.0.1:1/v1", "model": "m", "retries": 5}
+    options = {
+        "summariser": endpoint,
+        "summary_wait_s": 0,
+        "skill_scope": "type",
+        "skill_chars": 7,
+        "ucb_c": 0.2,
+        "buffer_max": 3,
+    }
+    for recipe in ("skill_sd", "skill_grpo", "opd"):
+        source = RECIPES[recipe].stage(RECIPES[recipe].options.parse(options), materials()).source
+        aux = source.pool._background.aux
+        assert (aux.backend.config.model, aux.limits.retries, aux.limits.timeout_s) == ("m", 5, 120.0)
+        assert (source.pool.patience_s, source.bank.capacity, source.rules.c) == (0, 3, 0.2)
+        assert source.rules.scope(make_task("a", type="mail")) == "mail"
+        assert source.rules.lesson(Skill("", True, success_analysis="long")) == "A lesson"[:7]
+        assert source.rules.in_rollouts == (recipe == "skill_grpo")
+        source.close()
+    plain = RECIPES["skill_sd"].stage(RECIPES["skill_sd"].options(), materials()).source
+    assert plain.rules.scope(make_task("a", type="mail", scenario="s")) == "a"
+    assert plain.pool.patience_s is None
 
 
 def test_a_teacher_of_other_tokens_is_refused(tmp_path):
