@@ -1,13 +1,20 @@
 """Teachers that are kept beside the policy survive a stop; another network teaches by its folder."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from jaxagent import run
+from jaxagent.chat.train_tokenizer import train_tokenizer
+from jaxagent.errors import ConfigError
+from jaxagent.export import export_model
 from jaxagent.metrics import read_metrics
+from jaxagent.model.spec import ModelSpec
+from jaxagent.model.transformer import create
 from jaxagent.preemption import EXIT_PREEMPTED
-from tests.e2e.run_files import small_run
+from tests.e2e.run_files import SMALL_MODEL, small_run
 from tests.e2e.test_lora import StopAfterOneLine
 
 SHORT = (
@@ -51,15 +58,26 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, monkeypatch, name, ove
 
 
 def test_another_network_teaches(tmp_path):
-    teacher = tmp_path / "teacher"
-    assert run.run_training(small_run("world_sft", teacher)) == 0
+    """A larger one, of the same tokenizer; one that knows fewer ids than the policy can sample is refused."""
+    train_tokenizer(["print(apis.notes.show_notes())\n"] * 40, 300).save(tmp_path / "tokenizer")
+    sizes = ModelSpec.from_file(SMALL_MODEL)
+    for name, spec in (("teacher", replace(sizes, layers=3)), ("small", replace(sizes, vocab=400))):
+        export_model(tmp_path / name, *create(spec, seed=9), tokenizer=tmp_path / "tokenizer")
     overrides = (
-        f"tokenizer.source={teacher / 'tokenizer'}",
+        f"tokenizer.source={tmp_path / 'tokenizer'}",
         "stages.0.options.teacher=checkpoint",
         "stages.0.options.context=none",
-        f"stages.0.options.checkpoint={teacher / 'export'}",
     )
-    assert run.run_training(small_run("world_opd", tmp_path / "run", *SHORT, *overrides)) == 0
-    for record in read_metrics(tmp_path / "run" / "metrics.jsonl"):
+
+    def config(name):
+        checkpoint = f"stages.0.options.checkpoint={tmp_path / name}"
+        return small_run("world_opd", tmp_path / f"run-{name}", *SHORT, *overrides, checkpoint)
+
+    with pytest.raises(ConfigError, match="knows 400 token ids, the policy may sample 512"):
+        run.run_training(config("small"))
+    assert run.run_training(config("teacher")) == 0
+    for record in read_metrics(tmp_path / "run-teacher" / "metrics.jsonl"):
         assert record["teacher/taught"] == record["rollout/kept"]
+        assert record["update/steps"] == 1
+        assert 0 < record["teacher/entropy"] < np.log(512)
         assert record["distill/k3"] > 0
