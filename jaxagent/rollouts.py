@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -24,7 +24,7 @@ from jaxagent.rollout.plans import Quorum, RolloutRules, Runner, run_plans
 from jaxagent.rollout.stats import rollout_metrics
 from jaxagent.rollout.talk import Agent, run_talk
 from jaxagent.stage import Plan
-from jaxagent.types import Generate, Group, Metrics, Sampling, Task
+from jaxagent.types import Completion, Generate, GenerateRequest, Group, Metrics, Sampling, Task
 
 T = TypeVar("T")
 Players = Callable[[EnvPool, Sampling, EpisodeLimits, int], Runner]
@@ -107,6 +107,10 @@ class Rollouts:
         work = asyncio.run_coroutine_threadsafe(_collected(plans, runner, rules), self._loop)
         return await asyncio.wrap_future(work)
 
+    def reachable(self, generate: Generate) -> Generate:
+        """The same policy for callers on other event loops, asked on the loop of the episodes."""
+        return _Reachable(generate, self._loop)
+
     def close(self) -> None:
         self._call(self._pool.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -121,6 +125,25 @@ class Rollouts:
         except BaseException:
             future.cancel()
             raise
+
+
+class _Reachable:
+    """A `Generate` whose requests run on a loop that is not the caller's."""
+
+    def __init__(self, generate: Generate, loop: asyncio.AbstractEventLoop):
+        self._generate, self._loop = generate, loop
+
+    async def __call__(self, request: GenerateRequest) -> Completion:
+        return await self._there(self._generate(request))
+
+    async def release(self, session: str) -> None:
+        await self._there(self._generate.release(session))
+
+    async def _there(self, work: Awaitable[T]) -> T:
+        async def run() -> T:
+            return await work
+
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(run(), self._loop))
 
 
 async def _collected(plans: Sequence[Plan], runner: Runner, rules: RolloutRules) -> Collected:

@@ -7,10 +7,11 @@ iteration to the next.
 from __future__ import annotations
 
 import asyncio
+import json
 import resource
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -24,8 +25,8 @@ from jaxagent.checks import TOLERANCES
 from jaxagent.clock import COMPILATION, DECODE, ENVIRONMENTS, PYTHON, Clock, Meter
 from jaxagent.compilations import Compilations
 from jaxagent.console import RunConsole
-from jaxagent.eval.runner import EvalResult, evaluate
-from jaxagent.evaluations import START, Due, Evaluations, measuring
+from jaxagent.eval.runner import EvalResult, Rollout, evaluate
+from jaxagent.evaluations import START, Due, Evaluations, measuring, opened
 from jaxagent.learn.state import averaged
 from jaxagent.learner import Learner, Model, Network, temperature
 from jaxagent.metrics import JsonlWriter, MetricSink, TensorBoardWriter, WandbWriter, Writer
@@ -36,7 +37,7 @@ from jaxagent.prepare import Prepared
 from jaxagent.provenance import commit
 from jaxagent.report.trajectories import append_trajectories, pick, trajectory_record
 from jaxagent.rollouts import Collected, joined, marked, open_rollouts
-from jaxagent.stage import Plan, Stage
+from jaxagent.stage import Opening, Plan, Stage
 from jaxagent.types import Credited, Group, Metrics, Sampling
 
 SHOWN, SHOWN_EVERY = 4, 5  # rollouts kept for the report, and every how many iterations
@@ -114,7 +115,7 @@ class Runtime:
         self.clock.lap("build")
         self.clock.take(START)
         if (due := self.evaluations.due_before(place.stage, place.iteration)) is not None:
-            self.measure(due, self._params)
+            self.measure(due, self._params, stages[place.stage - 1].openings if place.stage else {})
         return place
 
     def begin(self, stage: Stage, index: int, place: Place) -> Learner:
@@ -143,6 +144,8 @@ class Runtime:
         self.console.start(stage.name, stage.iterations, done=place.iteration if resuming else 0)
         if stage.rolls_out:
             self._load_engine(self._learner.params)
+        if stage.meet_policy is not None:
+            stage.meet_policy(self.rollouts.reachable(self.engine))
         self.clock.lap("build")
         return self._learner
 
@@ -228,7 +231,7 @@ class Runtime:
         due = self.evaluations.due_after(index, number, ended=ended)
         # A run that is asked to stop saves first, for there may be seconds left. `restore` measures what it owes.
         if due is not None and not self._preemption.requested:
-            self.measure(due, learner.params)
+            self.measure(due, learner.params, stages[index].openings)
         every = self.config.checkpoint.every
         stopping = self._preemption.requested
         if ended or stopping or (every and number % every == 0):
@@ -241,19 +244,22 @@ class Runtime:
 
     # --- evaluation --------------------------------------------------------------------------------------------
 
-    def measure(self, due: Due, params: Any) -> None:
-        """Evaluate these parameters: kept for result.json and written to the metrics."""
+    def measure(self, due: Due, params: Any, openings: Mapping[str, Opening]) -> None:
+        """Evaluate these parameters: kept for result.json and written to the metrics. Once plainly, then with each
+        opening; "greedy" with the opening "skills" is the mode "greedy+skills"."""
         self._load_engine(params)
         self.clock.lap("hand_off")
         self.clock.take(self._stage[1] or START)
+        plain = measuring(self.rollouts, self.config)
+        ways = {"": plain} | {f"+{name}": opened(plain, opening) for name, opening in openings.items()}
         for split in due.splits:
             for sampling in self.evaluations.modes():
-                result = self._evaluate(split, sampling)
-                self.clock.lap(EVALUATION)
-                self._keep(due.when, result)
+                for name, rollout in ways.items():
+                    result = self._evaluate(split, sampling, rollout)
+                    self.clock.lap(EVALUATION)
+                    self._keep(due.when, replace(result, mode=result.mode + name))
 
-    def _evaluate(self, split: str, sampling: Sampling) -> EvalResult:
-        rollout = measuring(self.rollouts, self.config)
+    def _evaluate(self, split: str, sampling: Sampling, rollout: Rollout) -> EvalResult:
         tasks, benchmark = self.evaluations.tasks(split), self.prepared.env.metrics
         return asyncio.run(evaluate(tasks, rollout, sampling=sampling, split=split, benchmark=benchmark))
 
@@ -336,6 +342,10 @@ class Runtime:
             "monitor": self.monitor.state(),
         }
         self.checkpoints.save(self.iterations, state, host)
+        stage = stages[self.stage_index]
+        for name, content in stage.shown.items():
+            text = json.dumps(content(), indent=1, ensure_ascii=False)
+            (self.folder / f"{stage.name}.{name}.json").write_text(text + "\n", "utf-8", "replace")
 
     def _load_engine(self, params: Any) -> None:
         if self.engine.version < self._engine_version():

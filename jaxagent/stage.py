@@ -9,13 +9,13 @@ and one recipe file. This file imports no jax: loss functions are referred to, n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from jaxagent.errors import ConfigError
-from jaxagent.types import Credited, Group, Metrics, Sample, Sampling, Task, Trajectory
+from jaxagent.types import Credited, Generate, Group, Metrics, Prompt, Sample, Sampling, Task, Trajectory
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +124,10 @@ Loss = Callable[..., tuple[Any, Mapping[str, Any]]]
 """Device function of learn/terms.py: (scores, streams) -> per-token loss [B, S] and metric sums."""
 
 
+Opening = Callable[[Task, Prompt], Prompt]
+"""How a task's episode opens instead of as the environment has it, e.g. with a skill in the prompt."""
+
+
 @dataclass(frozen=True)
 class Term:
     """One loss term: which device function, its coefficient, and how tokens are averaged."""
@@ -195,6 +199,9 @@ class Stage:
            iteration), "reference" (at the start of the stage). Without "old" the update takes the current
            log-probs as old ones, which is exact for a single on-policy step.
     temperature: of an iteration's rollouts, and of all its log-probs; None is that of `sampling` throughout.
+    openings: further evaluations by name, beside the plain one: the same tasks, opened by this function.
+    meet_policy: called when the stage begins, with the live policy; it may be asked from any thread between rollouts.
+    shown: name -> JSON-serialisable content; written to <run>/<stage>.<name>.json for people, with each checkpoint.
     """
 
     name: str
@@ -211,6 +218,9 @@ class Stage:
     sampling: Sampling | None = None
     follow_up: FollowUp | None = None
     temperature: Callable[[int], float] | None = None
+    openings: Mapping[str, Opening] = field(default_factory=dict)
+    meet_policy: Callable[[Generate], None] | None = None
+    shown: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
 
     def sampling_at(self, iteration: int) -> Sampling | None:
         """The rule of an iteration: `sampling`, at the temperature that a schedule gives it."""

@@ -232,6 +232,16 @@ def cross_entropy() -> Loss:
     return Loss(loss)
 
 
+def weighted_likelihood() -> Loss:
+    """-A lp with a constant A that need not be an advantage: a token's weight in a weighted cross-entropy (SIRI)."""
+
+    def loss(scores: Scores, streams: Streams) -> tuple[Array, Sums]:
+        sums: dict[str, Entry] = {"likelihood/nll": mean_of(-scores.logprob_BS, streams.mask_BS)}
+        return -streams.advantage_BS * scores.logprob_BS, sums
+
+    return Loss(loss)
+
+
 def entropy_bonus() -> Loss:
     """-H, the exact entropy at the training temperature; use a positive coefficient to keep entropy up."""
 

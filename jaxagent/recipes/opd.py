@@ -30,7 +30,7 @@ from jaxagent.model.hf import check_weights, read_spec
 from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.policy import policy_update, task_source
 from jaxagent.recipes.rewards import returns_of
-from jaxagent.recipes.skill_options import SkillOptions, skill_source
+from jaxagent.recipes.skill_options import SkillOptions, skill_openings, skill_source
 from jaxagent.skills.source import SkillSource
 from jaxagent.stage import Source, Stage, Teacher, TeacherWeights, Term
 from jaxagent.types import Prompt, Trajectory
@@ -97,6 +97,8 @@ def stage(options: OpdOptions, materials: Materials) -> Stage:
         needs=("old",) if options.off_policy else (),
         sampling=materials.sampling,
         update=policy_update(options),
+        openings=skill_openings(options, source) if isinstance(source, SkillSource) else {},
+        shown={"skills": source.bank.state} if isinstance(source, SkillSource) else {},
     )
 
 

@@ -17,7 +17,7 @@ from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.policy import policy_update
 from jaxagent.recipes.rewards import returns_of
-from jaxagent.recipes.skill_options import SkillOptions, skill_source
+from jaxagent.recipes.skill_options import SkillOptions, skill_openings, skill_source
 from jaxagent.stage import Stage, Term
 
 
@@ -27,9 +27,10 @@ class SkillGrpoOptions(SkillOptions):
 
 
 def stage(options: SkillGrpoOptions, materials: Materials) -> Stage:
+    source = skill_source(options, materials, in_rollouts=True)
     return Stage(
         name=materials.name,
-        source=skill_source(options, materials, in_rollouts=True),
+        source=source,
         iterations=options.iterations,
         reward=returns_of(options.reward),
         credit=per_group(group_std()),
@@ -38,6 +39,8 @@ def stage(options: SkillGrpoOptions, materials: Materials) -> Stage:
         needs=("old",) if options.off_policy else (),
         sampling=materials.sampling,
         update=policy_update(options),
+        openings=skill_openings(options, source),
+        shown={"skills": source.bank.state},
     )
 
 

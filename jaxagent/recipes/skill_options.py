@@ -15,6 +15,7 @@ from jaxagent.skills.bank import SkillBank
 from jaxagent.skills.prompt import full_text, workflow_text
 from jaxagent.skills.source import SkillRules, SkillSource
 from jaxagent.skills.summarise import SUMMARISE, SummariserPool, script_summary
+from jaxagent.stage import Opening
 from jaxagent.types import Task
 
 SCOPES: Mapping[str, Callable[[Task], str]] = {
@@ -36,7 +37,8 @@ class SummariserOptions(EndpointOptions):
 class SkillOptions(PolicyOptions):
     """ucb_c: exploration weight. buffer_max: skills of a buffer. skill_chars: a longer lesson is cut at its end.
 
-    skill_scope: tasks that share a buffer: the task alone (the paper's), or those of its scenario or type.
+    scope: tasks that share a buffer: a task its own (the paper's), or those of a scenario or a type. With the latter
+           two, evaluations are repeated with the best skill in the prompt ("greedy+skills").
     skill_text: "workflow" shows code alone, for models that know nothing else.
     summariser: "script" extracts the steps that ran, without a language model; or a record of an endpoint.
     summary_wait_s: how long an iteration waits for summaries that are being written; null waits for all, so that a run
@@ -45,7 +47,7 @@ class SkillOptions(PolicyOptions):
 
     ucb_c: float = Field(1.0, ge=0)
     buffer_max: int = Field(16, ge=1)
-    skill_scope: Literal["task", "scenario", "type"] = "task"
+    scope: Literal["task", "scenario", "type"] = "task"
     skill_text: Literal["full", "workflow"] = "full"
     skill_chars: int = Field(4000, ge=1)
     summariser: Literal["script"] | SummariserOptions = "script"
@@ -58,7 +60,7 @@ def skill_source(
     """Tasks of the run with a skill bank beside them. in_rollouts, weights: see SkillRules."""
     rules = SkillRules(
         c=options.ucb_c,
-        scope=SCOPES[options.skill_scope],
+        scope=SCOPES[options.scope],
         text=TEXTS[options.skill_text],
         max_chars=options.skill_chars,
         in_rollouts=in_rollouts,
@@ -66,6 +68,11 @@ def skill_source(
     )
     pool = SummariserPool(_summariser(options), patience_s=options.summary_wait_s)
     return SkillSource(task_source(options, materials), SkillBank(options.buffer_max), pool, rules)
+
+
+def skill_openings(options: SkillOptions, source: SkillSource) -> dict[str, Opening]:
+    """Evaluations beside the plain one: with skills, where a task that was never trained on has some."""
+    return {} if options.scope == "task" else {"skills": source.opening}
 
 
 def _summariser(options: SkillOptions) -> AuxLM:

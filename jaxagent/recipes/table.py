@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 
 from jaxagent.errors import ConfigError
-from jaxagent.recipes import gigpo, grpo, gvpo, loop, opd, sft, skill_grpo, skill_sd
+from jaxagent.recipes import gigpo, grpo, gvpo, loop, opd, sft, siri, skill_grpo, skill_sd, skillrl
 from jaxagent.recipes.base import Recipe
 
 RECIPES: Mapping[str, Recipe] = {
@@ -18,6 +18,8 @@ RECIPES: Mapping[str, Recipe] = {
     "skill_sd": skill_sd.RECIPE,
     "skill_grpo": skill_grpo.RECIPE,
     "opd": opd.RECIPE,
+    "siri": siri.RECIPE,
+    "skillrl": skillrl.RECIPE,
 }
 
 

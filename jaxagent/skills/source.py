@@ -88,6 +88,15 @@ class SkillSource:
 
         return replace(plan, prompt=prompt, label="skill", weights=self.rules.weights)
 
+    def opening(self, task: Task, prompt: Prompt) -> Prompt:
+        """The opening with the best skill that the task's buffer has proven, to measure what skills are worth."""
+        skills = self.bank.skills(self.rules.scope(task))
+        tried = [skill for skill in skills if skill.retrievals]
+        if not tried:
+            return prompt
+        best = max(tried, key=lambda skill: skill.mean_return)
+        return inject(prompt, best, text=self.rules.lesson)
+
     def observe(self, groups: Sequence[Group]) -> Metrics:
         taught = explored = 0
         for group in groups:

@@ -124,7 +124,7 @@ def test_the_options_of_a_skill_bank_reach_it():
     options = {
         "summariser": endpoint,
         "summary_wait_s": 0,
-        "skill_scope": "type",
+        "scope": "type",
         "skill_chars": 7,
         "ucb_c": 0.2,
         "buffer_max": 3,
@@ -154,12 +154,12 @@ def test_a_teacher_of_other_tokens_is_refused(tmp_path):
 
 @pytest.mark.parametrize("recipe", sorted(set(RECIPES) - {"sft", "opd"}))
 def test_a_batch_holds_every_stream_that_a_term_reads(recipe):
-    """Before the first skill nobody has a teacher: its stream is there, and its term weighs nothing."""
+    """Before the first skill nobody has a teacher and nothing is internalised: these terms weigh nothing."""
     _, packed = run_host_half(recipe, [group([4, 2, 0, 2])])
     stage = RECIPES[recipe].stage(RECIPES[recipe].options(), materials())
     for name, term in stage.terms.items():
         assert set(getattr(term.loss, "needs", ())) <= set(packed[0].batch.logprobs)
-        assert packed[0].batch.weight[name].any() == (name != "distill")
+        assert packed[0].batch.weight[name].any() == (name not in ("distill", "internal"))
 
 
 def test_a_group_without_variance_teaches_failed_steps_under_gvpo_only():

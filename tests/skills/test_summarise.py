@@ -304,3 +304,20 @@ def test_scope_shares_a_buffer(pool):
     skills.next(1)
     other = episode("t9", reward=0.0, status=Status.STEP_LIMIT)
     assert "login()" in skills.teacher(other).messages[0].content
+
+
+def test_an_evaluation_opens_with_the_best_skill_that_was_tried(pool):
+    skills = source(pool)
+    skills.next(0)
+    skills.observe([group(SOLVED, FAILED)])
+    skills.next(1)
+    opening = Prompt((Message("user", "Do it"),))
+    assert skills.opening(SOLVED.task, opening) == opening  # there are two, and none was tried
+    skills.teacher(SOLVED)
+    skills.observe([group(SOLVED, FAILED)])
+    assert "login()\npay()" in skills.opening(SOLVED.task, opening).messages[0].content
+    skills.next(2)
+    skills.teacher(SOLVED)
+    skills.observe([group(FAILED, FAILED)])  # the other one is worth less
+    assert "login()\npay()" in skills.opening(SOLVED.task, opening).messages[0].content
+    assert skills.opening(make_task("t9"), opening) == opening
