@@ -13,7 +13,7 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from jaxagent.checks import TOLERANCES
 from jaxagent.clock import COMPILATION, DECODE, ENVIRONMENTS, PYTHON, Clock, Meter
 from jaxagent.compilations import Compilations
 from jaxagent.console import RunConsole
+from jaxagent.data.rollout_store import FILE, RolloutWriter
 from jaxagent.eval.runner import EvalResult, Rollout, evaluate
 from jaxagent.evaluations import START, Due, Evaluations, measuring, opened
 from jaxagent.learn.state import averaged
@@ -36,7 +37,7 @@ from jaxagent.preemption import Preemption
 from jaxagent.prepare import Prepared
 from jaxagent.provenance import commit
 from jaxagent.report.trajectories import append_trajectories, pick, trajectory_record
-from jaxagent.rollouts import Collected, joined, marked, open_rollouts
+from jaxagent.rollouts import Collected, collected_with, joined, marked, open_rollouts
 from jaxagent.stage import Opening, Plan, Stage
 from jaxagent.types import Credited, Group, Metrics, Sampling
 
@@ -88,6 +89,7 @@ class Runtime:
         self._earlier: Counter[str] = Counter()  # what earlier processes of this run used
         self.iterations = 0
         self._sink: MetricSink | None = None
+        self._kept: RolloutWriter | None = None
         self._learner: Learner | None = None
         self._stage = (0, "")
 
@@ -112,6 +114,8 @@ class Runtime:
             name = stages[place.stage].name if place.stage < len(stages) else "its end"
             self.console.message(f"going on at {name}, iteration {place.iteration + 1}")
         self._sink = MetricSink(self.folder, after=self.iterations - 1, writers=self._writers())
+        if self.config.keep_rollouts:
+            self._kept = RolloutWriter(self.folder / FILE, self.prepared.origin, after=self.iterations - 1)
         self.clock.lap("build")
         self.clock.take(START)
         if (due := self.evaluations.due_before(place.stage, place.iteration)) is not None:
@@ -153,15 +157,13 @@ class Runtime:
         """Roll out under the present weights, and whatever the stage asks for after seeing the groups."""
         sampling = stage.sampling_at(iteration)
         assert sampling is not None, f"stage {stage.name} has plans to roll out but no sampling rule"
-        collected = self._roll_out(plans, sampling, self._stream(iteration, 0))
-        number = 0
-        while stage.follow_up is not None and (more := stage.follow_up(collected.groups)):
-            number += 1
-            collected = joined(collected, self._roll_out(more, sampling, self._stream(iteration, number)))
-        if stage.temperature is not None:
-            heat = {"rollout/temperature": sampling.temperature}
-            collected = replace(collected, metrics={**collected.metrics, **heat})
-        return collected
+        collected = collected_with(stage.follow_up, plans, partial(self._play, sampling, iteration))
+        if stage.temperature is None:
+            return collected
+        return replace(collected, metrics={**collected.metrics, "rollout/temperature": sampling.temperature})
+
+    def _play(self, sampling: Sampling, iteration: int, plans: Sequence[Plan], number: int) -> Collected:
+        return self._roll_out(plans, sampling, self._stream(iteration, number))
 
     def _roll_out(self, plans: Sequence[Plan], sampling: Sampling, seed: int) -> Collected:
         """Every plan under the weights that it names: first the policy's, which are loaded, then others in turn."""
@@ -196,13 +198,20 @@ class Runtime:
         return first
 
     def hand_off(self, learner: Learner) -> None:
-        """The new weights go to the decoder, and a teacher's average follows them."""
-        teacher = learner.stage.teacher
-        if self._average is not None and teacher is not None:
-            self._average = averaged(self._average, learner.params, teacher.decay)
-            learner.model = replace(learner.model, frozen=self._frozen(learner.stage))
+        """The new weights go to the decoder. A teacher's average follows them, and the reference if the stage asks for it."""
         if learner.stage.rolls_out:
             self._load_engine(learner.params)
+        keep = learner.stage.reference_ema
+        if self._reference is not None and keep < 1:
+            self._reference = averaged(self._reference, learner.params, keep)
+        if self._average is not None and (teacher := learner.stage.teacher) is not None:
+            self._average = averaged(self._average, learner.params, teacher.decay)
+        learner.model = replace(learner.model, frozen=self._frozen(learner.stage))
+
+    def keep(self, groups: Sequence[Group]) -> None:
+        """Write the iteration's rollouts with their returns and streams to the store, if the run file asks for it."""
+        if self._kept is not None and self._rolls_out and self.iterations % self.config.keep_rollouts == 0:
+            self._kept.write(groups, iteration=self.iterations, stage=self._stage[1])
 
     def show(self, credited: Sequence[Credited]) -> None:
         """Keep a few rollouts for the report's viewer."""
@@ -373,6 +382,8 @@ class Runtime:
         self.compilations.close()
         if self._sink is not None:
             self._sink.close()
+        if self._kept is not None:
+            self._kept.close()
 
     def __enter__(self) -> Runtime:
         return self

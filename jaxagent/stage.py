@@ -117,6 +117,9 @@ Filter = Callable[[Sequence[Credited]], list[Credited]]
 Samples = Callable[[Sequence[Credited]], list[Sample]]
 """Segments with per-term token inclusion."""
 
+Measure = Callable[[Sequence[Group], Sequence[Sample]], Metrics]
+"""What a method wants in the log: the iteration's groups, with returns, and what is trained on -> metrics."""
+
 Aggregate = Callable[[Sequence[Sample], str], tuple[list[np.ndarray], float]]
 """(samples of one minibatch, term) -> (weight [T] per sample, count): the term is sum(weight * loss) / count."""
 
@@ -174,6 +177,7 @@ class Update:
     steps_per_iteration: optimiser steps of a full iteration; a decaying schedule needs it to know its length.
     adam_learning_rate: with optimizer "muon", the rate of what is not a matrix; None is learning_rate.
     kl_stop:   end the iteration when |mean trajectory log-ratio| exceeds it; 0 is off.
+    outlier_sigma: skip a step whose gradient norm is so many standard deviations above the running mean; 0 is off.
     """
 
     learning_rate: float
@@ -188,6 +192,7 @@ class Update:
     adam_learning_rate: float | None = None
     max_grad_norm: float = 1.0
     kl_stop: float = 0.0
+    outlier_sigma: float = 0.0
     max_nan: int = 20
 
 
@@ -202,6 +207,8 @@ class Stage:
     openings: further evaluations by name, beside the plain one: the same tasks, opened by this function.
     meet_policy: called when the stage begins, with the live policy; it may be asked from any thread between rollouts.
     shown: name -> JSON-serialisable content; written to <run>/<stage>.<name>.json for people, with each checkpoint.
+    reference_ema: after an iteration's update the reference becomes reference_ema x itself + the rest x the policy; 1
+           keeps the parameters of the stage's start.
     """
 
     name: str
@@ -210,6 +217,7 @@ class Stage:
     samples: Samples
     terms: Mapping[str, Term]
     update: Update
+    stored: bool = False  # the source gives rollouts that were sampled earlier, under `sampling`
     reward: Returns | None = None
     credit: Credit | None = None
     filter: Filter | None = None
@@ -221,6 +229,8 @@ class Stage:
     openings: Mapping[str, Opening] = field(default_factory=dict)
     meet_policy: Callable[[Generate], None] | None = None
     shown: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    measure: Measure | None = None
+    reference_ema: float = 1.0
 
     def sampling_at(self, iteration: int) -> Sampling | None:
         """The rule of an iteration: `sampling`, at the temperature that a schedule gives it."""
@@ -238,7 +248,7 @@ class Stage:
     @property
     def rolls_out(self) -> bool:
         """Whether the policy plays episodes; a stage of demonstrations has no sampling rule."""
-        return self.sampling is not None
+        return self.sampling is not None and not self.stored
 
     @property
     def keeps_reference(self) -> bool:

@@ -24,8 +24,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxagent.errors import ConfigError
+from jaxagent.learn.loss import Loss, Scores, Streams, bounded, ratio
 from jaxagent.learn.sums import Entry, Sums, effective_of, max_of, mean_of
-from jaxagent.learn.terms import MAX_K3, MAX_LOG_RATIO, Loss, Scores, Streams, clipped_pg, ratio
+from jaxagent.learn.terms import MAX_K3, clipped_pg
 
 Estimator = Literal["iw_k3", "k2", "k3_direct", "k3+", "pg"]
 
@@ -50,7 +51,7 @@ def distillation(
 
     def loss(scores: Scores, streams: Streams) -> tuple[Array, Sums]:
         rho_BS = ratio(scores, streams, "token")
-        l_BS = jnp.clip(scores.logprob_BS - streams.logprobs[stream], -MAX_LOG_RATIO, MAX_LOG_RATIO)
+        l_BS = bounded(scores.logprob_BS - streams.logprobs[stream])
         k3_BS = jnp.exp(-l_BS) - 1.0 + l_BS
         sums = _sums(rho_BS, l_BS, k3_BS, streams)
         if estimator == "iw_k3":

@@ -27,8 +27,8 @@ from jaxagent.credit.group import group_mean, per_group
 from jaxagent.errors import ConfigError
 from jaxagent.learn.distill import Estimator, distillation
 from jaxagent.model.hf import check_weights, read_spec
-from jaxagent.recipes.base import Materials, Recipe
-from jaxagent.recipes.policy import policy_update, task_source
+from jaxagent.recipes.base import Materials
+from jaxagent.recipes.policy import policy_recipe, policy_update, task_source
 from jaxagent.recipes.rewards import returns_of
 from jaxagent.recipes.skill_options import SkillOptions, skill_openings, skill_source
 from jaxagent.skills.source import SkillSource
@@ -69,6 +69,11 @@ class OpdOptions(SkillOptions):
             raise ValueError(
                 f"teacher={self.teacher!r} without a context begins as the student itself and teaches nothing; give it "
                 "context 'skill', or another network as teacher 'checkpoint'"
+            )
+        if self.entropy_coef or self.solved_nll:
+            raise ValueError(
+                f"entropy_coef={self.entropy_coef}, solved_nll={self.solved_nll}: they stand beside a policy term, and "
+                "there is none here; drop them"
             )
         return self
 
@@ -120,4 +125,4 @@ def check_teacher(checkpoint: str, student: Tokenizer) -> None:
     check_weights(checkpoint, read_spec(checkpoint))
 
 
-RECIPE = Recipe(OpdOptions, stage)
+RECIPE = policy_recipe(OpdOptions, stage)

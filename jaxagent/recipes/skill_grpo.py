@@ -14,8 +14,8 @@ from pydantic import Field
 from jaxagent.batch.targets import policy_samples, seq_mean_token_mean
 from jaxagent.credit.group import group_std, per_group
 from jaxagent.learn.terms import clipped_pg
-from jaxagent.recipes.base import Materials, Recipe
-from jaxagent.recipes.policy import policy_update
+from jaxagent.recipes.base import Materials
+from jaxagent.recipes.policy import policy_recipe, policy_update
 from jaxagent.recipes.rewards import returns_of
 from jaxagent.recipes.skill_options import SkillOptions, skill_openings, skill_source
 from jaxagent.stage import Stage, Term
@@ -44,4 +44,4 @@ def stage(options: SkillGrpoOptions, materials: Materials) -> Stage:
     )
 
 
-RECIPE = Recipe(SkillGrpoOptions, stage)
+RECIPE = policy_recipe(SkillGrpoOptions, stage)

@@ -27,8 +27,8 @@ from jaxagent.chat.render import Renderer
 from jaxagent.credit.group import group_std, per_group
 from jaxagent.learn.distill import distillation
 from jaxagent.learn.terms import clipped_pg
-from jaxagent.recipes.base import Materials, Recipe
-from jaxagent.recipes.policy import policy_update
+from jaxagent.recipes.base import Materials
+from jaxagent.recipes.policy import policy_recipe, policy_update
 from jaxagent.recipes.rewards import returns_of
 from jaxagent.recipes.skill_options import SkillOptions, skill_openings, skill_source
 from jaxagent.skills.plain import behind_plain_prompts
@@ -93,4 +93,4 @@ def _as_the_student(credited: Sequence[Credited], *, renderer: Renderer, sampled
     return _samples(behind_plain_prompts(credited, renderer, sampled_by=sampled_by))
 
 
-RECIPE = Recipe(SkillSdOptions, stage)
+RECIPE = policy_recipe(SkillSdOptions, stage)

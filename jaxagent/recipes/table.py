@@ -6,12 +6,33 @@ import difflib
 from collections.abc import Mapping
 
 from jaxagent.errors import ConfigError
-from jaxagent.recipes import gigpo, grpo, gvpo, loop, opd, sft, siri, skill_grpo, skill_sd, skillrl
+from jaxagent.recipes import (
+    cispo,
+    dapo,
+    gigpo,
+    grpo,
+    gspo,
+    gvpo,
+    loop,
+    opd,
+    reinforce,
+    rpp,
+    sft,
+    siri,
+    skill_grpo,
+    skill_sd,
+    skillrl,
+)
 from jaxagent.recipes.base import Recipe
 
 RECIPES: Mapping[str, Recipe] = {
     "sft": sft.RECIPE,
+    "reinforce": reinforce.RECIPE,
+    "rpp": rpp.RECIPE,
     "grpo": grpo.RECIPE,
+    "dapo": dapo.RECIPE,
+    "gspo": gspo.RECIPE,
+    "cispo": cispo.RECIPE,
     "loop": loop.RECIPE,
     "gvpo": gvpo.RECIPE,
     "gigpo": gigpo.RECIPE,
