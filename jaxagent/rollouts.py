@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -49,6 +49,18 @@ def joined(first: Collected, second: Collected) -> Collected:
         for name in ("submitted", "retries")
     }
     return Collected(groups, rollout_metrics(groups, **counts))
+
+
+def marked(collected: Collected, weights: str) -> Collected:
+    """Trajectories that other weights than the policy's have sampled say so in `extra["weights"]`."""
+    groups = tuple(
+        replace(
+            group,
+            trajectories=tuple(replace(t, extra={**t.extra, "weights": weights}) for t in group.trajectories),
+        )
+        for group in collected.groups
+    )
+    return replace(collected, groups=groups)
 
 
 def collected_with(

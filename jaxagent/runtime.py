@@ -13,7 +13,7 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +29,15 @@ from jaxagent.data.rollout_store import FILE, RolloutWriter
 from jaxagent.eval.runner import EvalResult, Rollout, evaluate
 from jaxagent.evaluations import START, Due, Evaluations, measuring, opened
 from jaxagent.learn.state import averaged
-from jaxagent.learner import Learner, Model, temperature
+from jaxagent.learner import Learner, Model, Network, temperature
 from jaxagent.metrics import JsonlWriter, MetricSink, TensorBoardWriter, WandbWriter, Writer
 from jaxagent.monitors import Monitor
-from jaxagent.policy import build_engine, build_policy
+from jaxagent.policy import build_engine, build_policy, load_network
 from jaxagent.preemption import Preemption
 from jaxagent.prepare import Prepared
 from jaxagent.provenance import commit
 from jaxagent.report.trajectories import append_trajectories, pick, trajectory_record
-from jaxagent.rollouts import Collected, collected_with, open_rollouts
+from jaxagent.rollouts import Collected, collected_with, joined, marked, open_rollouts
 from jaxagent.stage import Plan, Stage
 from jaxagent.types import Credited, Group, Metrics, Sampling
 
@@ -78,6 +78,7 @@ class Runtime:
         self._params: Any = self.policy.params
         self._version = 0
         self._reference: Any = None
+        self._average: Any = None
         self.engine = build_engine(prepared, self.policy, meter)
         self.parity_tolerance = TOLERANCES[config.model.dtype]
         self._unchecked = True
@@ -125,8 +126,10 @@ class Runtime:
         """The learner of a stage; in the middle of one, with the optimiser's state and the stage's reference."""
         resuming = index == place.stage and place.iteration > 0
         self._reference = jax.tree.map(jnp.copy, self._params) if stage.keeps_reference else None
+        self._average = jax.tree.map(jnp.copy, self._params) if stage.keeps_average else None
         execution = replace(self.policy.execution, temperature=temperature(stage))
-        model = Model(self.policy.graphdef, self.policy.partition, execution, self._frozen(stage))
+        teacher = self._network(stage)
+        model = Model(self.policy.graphdef, self.policy.partition, execution, self._frozen(stage), teacher)
         shape = self.prepared.entries[index].pack
         self._learner = Learner(model, self._params, stage, shape, version=self._version)
         self._params = None  # the learner owns (and donates) them now
@@ -136,7 +139,9 @@ class Runtime:
             self._learner.state = found.device_state["train"]
             if stage.keeps_reference:
                 self._reference = found.device_state["reference"]
-                self._learner.model = replace(model, frozen=self._frozen(stage))
+            if stage.keeps_average:
+                self._average = found.device_state["average"]
+            self._learner.model = replace(model, frozen=self._frozen(stage))
         else:
             self.monitor.begin(rolls_out=stage.rolls_out)
         self._stage = (index, stage.name)
@@ -150,12 +155,35 @@ class Runtime:
 
     def rollout(self, stage: Stage, plans: Sequence[Plan], iteration: int) -> Collected:
         """Roll out under the present weights, and whatever the stage asks for after seeing the groups."""
-        assert stage.sampling is not None, f"stage {stage.name} has plans to roll out but no sampling rule"
-        play = partial(self._play, stage.sampling, iteration)
-        return collected_with(stage.follow_up, plans, play)
+        sampling = stage.sampling_at(iteration)
+        assert sampling is not None, f"stage {stage.name} has plans to roll out but no sampling rule"
+        collected = collected_with(stage.follow_up, plans, partial(self._play, sampling, iteration))
+        if stage.temperature is None:
+            return collected
+        return replace(collected, metrics={**collected.metrics, "rollout/temperature": sampling.temperature})
 
     def _play(self, sampling: Sampling, iteration: int, plans: Sequence[Plan], number: int) -> Collected:
-        return self.rollouts.run(plans, sampling, seed=self._stream(iteration, number))
+        return self._roll_out(plans, sampling, self._stream(iteration, number))
+
+    def _roll_out(self, plans: Sequence[Plan], sampling: Sampling, seed: int) -> Collected:
+        """Every plan under the weights that it names: first the policy's, which are loaded, then others in turn."""
+        rounds: dict[str, list[Plan]] = {}
+        for plan in sorted(plans, key=lambda plan: plan.weights != "current"):
+            rounds.setdefault(plan.weights, []).append(plan)
+        collected = []
+        for name, some in rounds.items():
+            if name != "current":
+                self._lend_engine(name)
+            found = self.rollouts.run(some, sampling, seed=seed)
+            collected.append(found if name == "current" else marked(found, name))
+        if set(rounds) - {"current"}:
+            self._lend_engine("current")
+        return reduce(joined, collected)
+
+    def _lend_engine(self, name: str) -> None:
+        """Let named weights sample, under the number of the policy's version: they are no newer policy."""
+        assert self._learner is not None
+        self.engine.load(self._learner.weights(name), self._engine_version())
 
     def _stream(self, iteration: int, number: int) -> int:
         """Names the random streams of an iteration's rollouts, of round `number` of its follow-ups."""
@@ -170,13 +198,15 @@ class Runtime:
         return first
 
     def hand_off(self, learner: Learner) -> None:
-        """The new weights go to the decoder, and the reference follows them if the stage asks for that."""
+        """The new weights go to the decoder; a teacher's average follows them, and a reference that is to follow."""
         if learner.stage.rolls_out:
             self._load_engine(learner.params)
         keep = learner.stage.reference_ema
         if self._reference is not None and keep < 1:
             self._reference = averaged(self._reference, learner.params, keep)
-            learner.model = replace(learner.model, frozen=self._frozen(learner.stage))
+        if self._average is not None and (teacher := learner.stage.teacher) is not None:
+            self._average = averaged(self._average, learner.params, teacher.decay)
+        learner.model = replace(learner.model, frozen=self._frozen(learner.stage))
 
     def keep(self, groups: Sequence[Group]) -> None:
         """Write the iteration's rollouts with their returns and streams to the store, if the run file asks for it."""
@@ -295,11 +325,20 @@ class Runtime:
         return {name: value + self._earlier[name] for name, value in own.items()}
 
     def _frozen(self, stage: Stage) -> dict[str, Any]:
-        return {"reference": self._reference} if stage.keeps_reference else {}
+        average = {"ema": self._average} if stage.keeps_average else {}
+        return {"reference": self._reference, **average} if stage.keeps_reference else average
+
+    def _network(self, stage: Stage) -> Network | None:
+        """The teacher that is another network."""
+        teacher = stage.teacher
+        if teacher is None or teacher.weights != "checkpoint":
+            return None
+        return load_network(teacher.checkpoint, self.prepared, self.policy.execution.mesh)
 
     def _device_state(self) -> dict[str, Any]:
         assert self._learner is not None
         state = {"train": self._learner.state}
+        state |= {} if self._average is None else {"average": self._average}
         return state if self._reference is None else state | {"reference": self._reference}
 
     def _save(self, stages: Sequence[Stage], done: Place) -> None:

@@ -9,8 +9,8 @@ and one recipe file. This file imports no jax: loss functions are referred to, n
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -57,6 +57,8 @@ class Plan:
     with and without a skill in the prompt. A plan with a `branch` asks for n continuations from there; its streams are
     those of that place.
 
+    weights:  whose parameters sample: the policy's, or others that the stage keeps ("reference"). The groups of the
+              latter come last, and their trajectories say so in `extra["weights"]`.
     group:    plans of one task and one non-empty name give one group, in the order of the plans: their returns share a
               baseline. Without a name every plan is a group of its own.
     position: place in a chain of tasks, 0 for the first; it is that of the group.
@@ -71,6 +73,7 @@ class Plan:
     prompt: Callable[[Any], Any] | None = None  # Prompt -> Prompt, e.g. skill injection
     label: str = ""
     branch: Branch | None = None
+    weights: str = "current"
     group: str = ""
     position: int = 0
     before: Callable[[Prompt], Sequence[Action]] | None = None
@@ -164,16 +167,33 @@ class Term:
     coef: float = 1.0
 
 
+TeacherWeights = Literal["current", "reference", "ema", "checkpoint"]
+
+
 @dataclass(frozen=True)
 class Teacher:
     """Score the same action tokens under another context and/or other weights.
 
-    prompt:  trajectory -> opening messages of the teacher's context, or None if there is no teacher for it.
-    weights: "current" (as at the start of the iteration) | "reference" (frozen: as at the start of the stage).
+    prompt:     trajectory -> opening messages of the teacher's context, or None if there is no teacher for it.
+    weights:    "current" (as at the start of the iteration) | "reference" (frozen: as at the start of the stage) |
+                "ema" (a moving average of the policy) | "checkpoint" (another network of the same tokens).
+    decay:      of the average: after every iteration that changed the policy, ema += (1 - decay) (policy - ema).
+    checkpoint: folder or hf:// name of the other network.
     """
 
     prompt: Callable[[Trajectory], Any | None]
-    weights: str = "current"
+    weights: TeacherWeights = "current"
+    decay: float = 0.99
+    checkpoint: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.decay < 1:
+            raise ConfigError(f"a teacher's decay={self.decay}; expected a number in [0, 1), 0.99 is usual")
+        if bool(self.checkpoint) != (self.weights == "checkpoint"):
+            raise ConfigError(
+                f"a teacher of weights {self.weights!r} with checkpoint={self.checkpoint!r}: a folder goes with "
+                "weights 'checkpoint', and only with them"
+            )
 
 
 @dataclass(frozen=True)
@@ -210,6 +230,7 @@ class Stage:
     needs: log-prob streams scored by the trainer before credit: "old" (the parameters at the start of the
            iteration), "reference" (at the start of the stage). Without "old" the update takes the current
            log-probs as old ones, which is exact for a single on-policy step.
+    temperature: of an iteration's rollouts, and of all its log-probs; None is that of `sampling` throughout.
     openings: further evaluations by name, beside the plain one: the same tasks, opened by this function.
     ways:     the same for evaluations that an opening alone does not make.
     meet_policy: called when the stage begins, with the live policy; it may be asked from any thread between rollouts.
@@ -232,12 +253,19 @@ class Stage:
     needs: tuple[str, ...] = ()
     sampling: Sampling | None = None
     follow_up: FollowUp | None = None
+    temperature: Callable[[int], float] | None = None
     openings: Mapping[str, Opening] = field(default_factory=dict)
     ways: Mapping[str, Way] = field(default_factory=dict)
     meet_policy: Callable[[Generate], None] | None = None
     shown: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     measure: Measure | None = None
     reference_ema: float = 1.0
+
+    def sampling_at(self, iteration: int) -> Sampling | None:
+        """The rule of an iteration: `sampling`, at the temperature that a schedule gives it."""
+        if self.sampling is None or self.temperature is None:
+            return self.sampling
+        return replace(self.sampling, temperature=self.temperature(iteration))
 
     def close(self) -> None:
         """End what the source and the reward hold: threads, connections."""
@@ -255,3 +283,8 @@ class Stage:
     def keeps_reference(self) -> bool:
         """Whether the parameters of the stage's start must be kept."""
         return "reference" in self.needs or (self.teacher is not None and self.teacher.weights == "reference")
+
+    @property
+    def keeps_average(self) -> bool:
+        """Whether a moving average of the parameters must be kept."""
+        return self.teacher is not None and self.teacher.weights == "ema"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxagent.checks import check_parity, mismatch_metrics
+from jaxagent.checks import check_parity, mismatch_metrics, own
 from jaxagent.clock import PYTHON
 from jaxagent.credit.stats import credit_metrics, group_metrics
 from jaxagent.learner import Learner
@@ -39,11 +39,12 @@ def train(stages: Sequence[Stage], run: Runtime) -> None:
 def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Metrics:
     """One iteration of one stage; returns its metrics."""
     clock = run.clock
+    learner.at(iteration)
     collected = collect(stage, run, iteration)
     clock.lap("collect")
     groups = collected.groups
     if run.first_rollout(groups):
-        check_parity(learner.score(groups, "old"), run.parity_tolerance)
+        check_parity(learner.score(own(groups), "old"), run.parity_tolerance)
     for stream in stage.needs:  # the sampler's own log-probs are never used as old ones
         groups = learner.score(groups, stream)
     clock.lap("score")
@@ -62,7 +63,7 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
         run.hand_off(learner)
     clock.lap("hand_off")
     if "old" in stage.needs:
-        metrics |= mismatch_metrics(groups)
+        metrics |= mismatch_metrics(own(groups))
     if stage.filter:
         metrics["filter/dropped"] = float(len(credited) - len(kept))
     if stage.measure:

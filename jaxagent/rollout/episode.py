@@ -182,6 +182,7 @@ def _open_branch(episode: _Episode, branch: Branch) -> Prompt:
     if branch.step == 0:  # the last answer is one that the policy has not seen
         first = branch.trajectory.steps[0]
         episode.start = StepResult(first.observation_before, anchor=first.anchor)
+    episode.plain = branch.trajectory.extra.get(PLAIN)
     return branch.trajectory.prompt
 
 
