@@ -12,9 +12,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jaxagent.batch.masks import mask_metrics
 from jaxagent.checks import check_parity, mismatch_metrics
 from jaxagent.clock import PYTHON
 from jaxagent.credit.stats import credit_metrics, group_metrics
+from jaxagent.errors import DivergenceError
+from jaxagent.eval.conduct import conduct_metrics
 from jaxagent.learner import Learner
 from jaxagent.rollouts import Collected
 from jaxagent.runtime import Place, Runtime
@@ -26,14 +29,24 @@ from jaxagent.types import Credited, Group, Metrics
 def train(stages: Sequence[Stage], run: Runtime) -> None:
     """Run every stage to its end, from wherever the newest checkpoint stands. Raises Preempted when asked to stop."""
     place = run.restore(stages)
-    for index in range(place.stage, len(stages)):
-        stage = stages[index]
-        learner = run.begin(stage, index, place)
-        first = place.iteration if index == place.stage else 0
-        for iteration in range(first, stage.iterations):
+    while place.stage < len(stages):
+        place = train_stage(stages, run, place)
+
+
+def train_stage(stages: Sequence[Stage], run: Runtime, place: Place) -> Place:
+    """One stage from `place` to its end, or until the run goes back after a collapse. Returns where to go on."""
+    stage, index, go_on = stages[place.stage], place.stage, place
+    learner = run.begin(stage, place)
+    for iteration in range(place.iteration, stage.iterations):
+        done = Place(index, iteration + 1) if iteration + 1 < stage.iterations else Place(index + 1)
+        try:
             metrics = iterate(stage, run, learner, iteration)
-            done = Place(index, iteration + 1) if iteration + 1 < stage.iterations else Place(index + 1)
-            run.finish_iteration(stages, done, metrics)
+        except DivergenceError as error:
+            return run.diverged(stages, iteration + 1, error)
+        go_on = run.finish_iteration(stages, done, metrics)
+        if go_on != done:
+            break
+    return go_on
 
 
 def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Metrics:
@@ -54,7 +67,8 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
     kept = stage.filter(credited) if stage.filter else credited  # the baseline has seen all
     taught_credit, teaching = taught(kept, stage.teacher, learner, run.renderer)
     clock.lap("teacher")
-    metrics = learner.update(stage.samples(taught_credit), seed=(run.seed, run.stage_index, iteration))
+    samples = stage.samples(taught_credit)
+    metrics = learner.update(samples, seed=(run.seed, run.stage_index, iteration))
     clock.lap("update")
     if metrics["update/steps"]:
         run.hand_off(learner)
@@ -62,7 +76,10 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
     if "old" in stage.needs:
         metrics |= mismatch_metrics(groups)
     observed = stage.source.observe(groups)
-    measured = {**group_metrics(groups), **credit_metrics(credited)} if stage.credit else {}
+    measured = mask_metrics([item.trajectory for item in taught_credit], samples)
+    if stage.credit:
+        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+        measured |= {**group_metrics(groups), **credit_metrics(credited), **conduct_metrics(trajectories)}
     clock.lap(PYTHON)
     return {**collected.metrics, **measured, **teaching, **metrics, **observed, **clock.take(stage.name)}
 
