@@ -158,6 +158,7 @@ class RolloutConfig(Record):
     query_buckets, prefill_rows: shapes of prefill calls. tokens_per_call: tokens sampled before new requests join.
     retries: of an episode whose environment failed. step_seconds: deadline of one action; 0 is the environment's own.
     quorum: share of an iteration's episodes that must end, two of every task among them; the rest is cut and dropped.
+    max_lag: iterations whose episodes may be played before the ones before them are learnt from; 0 runs in step.
     """
 
     max_steps: int = Field(ge=1)
@@ -174,6 +175,7 @@ class RolloutConfig(Record):
     max_observation_chars: int = Field(default=16_000, ge=16)
     retries: int = Field(default=5, ge=0)
     quorum: float = Field(default=1.0, gt=0, le=1)
+    max_lag: int = Field(default=0, ge=0)
     step_seconds: float = Field(default=0.0, ge=0)
 
     @model_validator(mode="after")
@@ -372,6 +374,16 @@ class RunConfig(Record):
             raise ValueError(
                 "alarms.on_collapse=rollback needs checkpoints within a stage to go back to; set checkpoint.every"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _can_run_ahead(self) -> RunConfig:
+        for name, every in (("checkpoint", self.checkpoint.every), ("eval", self.eval.every)):
+            if self.rollout.max_lag and every == 1:
+                raise ValueError(
+                    f"{name}.every=1 leaves nothing to run ahead (rollout.max_lag={self.rollout.max_lag}): nothing may "
+                    f"be in flight then; set {name}.every to 2 or more, or max_lag to 0"
+                )
         return self
 
     @property

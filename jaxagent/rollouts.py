@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -51,6 +52,12 @@ def joined(first: Collected, second: Collected) -> Collected:
     return Collected(groups, rollout_metrics(groups, **counts))
 
 
+def renewed(collected: Collected, groups: Sequence[Group], more: Metrics) -> Collected:
+    """The same round with other groups of the same episodes, counted again, and more metrics."""
+    counts = {name: int(collected.metrics[f"rollout/{name}"]) for name in ("submitted", "retries")}
+    return Collected(tuple(groups), {**rollout_metrics(groups, **counts), **more})
+
+
 class Rollouts:
     """Runs plans to their end. Close it: it owns processes and a thread."""
 
@@ -63,6 +70,7 @@ class Rollouts:
         open_pool: Callable[[], EnvPool],
     ):
         self.players, self.limits, self.rules = players, limits, rules
+        self._live: set[Future[Any]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True)
         self._thread.start()
@@ -95,6 +103,11 @@ class Rollouts:
         work = asyncio.run_coroutine_threadsafe(_collected(plans, runner, rules), self._loop)
         return await asyncio.wrap_future(work)
 
+    def cancel(self) -> None:
+        """End what other threads wait for."""
+        for future in list(self._live):
+            future.cancel()
+
     def close(self) -> None:
         self._call(self._pool.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -104,11 +117,14 @@ class Rollouts:
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run on the episodes' thread; an interrupt of this thread cancels the work."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._live.add(future)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+        finally:
+            self._live.discard(future)
 
 
 async def _collected(plans: Sequence[Plan], runner: Runner, rules: RolloutRules) -> Collected:

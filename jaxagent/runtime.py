@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxagent.ahead import Ahead
 from jaxagent.checkpoint import Checkpointer
 from jaxagent.checks import TOLERANCES
 from jaxagent.clock import COMPILATION, DECODE, ENVIRONMENTS, PYTHON, Clock, Meter
@@ -42,7 +43,8 @@ from jaxagent.prepare import Prepared
 from jaxagent.provenance import commit
 from jaxagent.report.trajectories import append_trajectories, pick, trajectory_record
 from jaxagent.rollbacks import Rollback, as_json, changed, checkpoints_kept, last_good, read_rollbacks
-from jaxagent.rollouts import Collected, joined, open_rollouts
+from jaxagent.rollout.staleness import fresh, lag_metrics
+from jaxagent.rollouts import Collected, joined, open_rollouts, renewed
 from jaxagent.stage import Plan, Stage
 from jaxagent.types import Credited, Group, Metrics, Sampling
 
@@ -96,6 +98,8 @@ class Runtime:
         self.parity_tolerance = TOLERANCES[config.model.dtype]
         self._unchecked = True
         self.rollouts = open_rollouts(prepared, self.engine, meter)
+        self.ahead = Ahead(config.rollout.max_lag)
+        self._handed: list[int] = []  # versions that the decoder was given, in order
         keep = checkpoints_kept(config.alarms, config.checkpoint)
         self.checkpoints = Checkpointer(self.folder / "checkpoints", keep=keep)
         self.monitor = Monitor(config.alarms)
@@ -107,6 +111,7 @@ class Runtime:
         self._alarms: JsonlWriter | None = None
         self._learner: Learner | None = None
         self._stage = (0, "")
+        self._collapse: Alarm | None = None  # one that has not been acted on
 
     # --- the loop asks ---------------------------------------------------------------------------------------
 
@@ -141,7 +146,8 @@ class Runtime:
         index, resuming = place.stage, place.iteration > 0
         stage = replace(stage, update=changed(stage.update, self.config.alarms, self._rolled_back(index)))
         self._reference = jax.tree.map(jnp.copy, self._params) if stage.keeps_reference else None
-        execution = replace(self.policy.execution, temperature=temperature(stage))
+        turn = self.engine.turn if self.ahead.lag else None
+        execution = replace(self.policy.execution, temperature=temperature(stage), turn=turn)
         model = Model(self.policy.graphdef, self.policy.partition, execution, self._frozen(stage))
         shape = self.prepared.entries[index].pack
         self._learner = Learner(model, self._params, stage, shape, version=self._version)
@@ -172,6 +178,27 @@ class Runtime:
             again = self.rollouts.run(more, stage.sampling, seed=self._stream(iteration, number))
             collected = joined(collected, again)
         return collected
+
+    def may_begin(self, stage: Stage, iteration: int) -> list[int]:
+        """Later iterations whose rollouts may begin now. A stage that follows up on its groups runs in step."""
+        if not stage.rolls_out or stage.follow_up is not None:
+            return []
+        if self._preemption.requested or self._collapse is not None:
+            return []
+        every = self.config.checkpoint.every
+
+        def quiet(done: int) -> bool:
+            saves = every and done % every == 0
+            return bool(saves) or self.evaluations.due_after(self._stage[0], done, ended=False) is not None
+
+        return list(self.ahead.may_begin(iteration, stage.iterations - 1, quiet))
+
+    def fresh(self, collected: Collected) -> Collected:
+        """What is not too old to be trained on, counted; everything, without a lag."""
+        if not self.ahead.lag or not self._rolls_out:
+            return collected
+        groups = fresh(collected.groups, self._handed, max_lag=self.ahead.lag)
+        return renewed(collected, groups, lag_metrics(groups, self._handed))
 
     def _stream(self, iteration: int, number: int) -> int:
         """Names the random streams of an iteration's rollouts, of round `number` of its follow-ups."""
@@ -213,8 +240,8 @@ class Runtime:
         self.iterations += 1
         self.console.iteration(number, metrics)
         self._sound(alarms)
-        collapse = self.monitor.collapse()
-        if collapse is not None and (back := self._act(stages, done, collapse)) is not None:
+        self._collapse = self._collapse or self.monitor.collapse()
+        if (back := self._act(stages, done)) is not None:
             if self._preemption.requested:
                 raise Preempted
             return back
@@ -228,7 +255,9 @@ class Runtime:
             if not ended and (solved := self.evaluations.solved(due.when)) is not None:
                 self._sound(self.monitor.evaluated(solved))
         every = self.config.checkpoint.every
-        stopping = self._preemption.requested
+        stopping = (
+            self._preemption.requested and not self.ahead.pending
+        )  # what is in flight is learnt from first
         if ended or stopping or (every and number % every == 0):
             self._save(stages, done)
         self.clock.lap("checkpoint")
@@ -268,13 +297,16 @@ class Runtime:
             "alarms/rollbacks": float(len(self.rollbacks)),
         }
 
-    def _act(self, stages: Sequence[Stage], done: Place, alarm: Alarm) -> Place | None:
-        """What the run file wants done about a collapse: nothing more (None), stop, or go back."""
-        action = self.config.alarms.on_collapse
-        if action == "warn":
+    def _act(self, stages: Sequence[Stage], done: Place) -> Place | None:
+        """What the run file wants done about a collapse: nothing more, go back, or stop (once nothing is in flight)."""
+        alarm, action = self._collapse, self.config.alarms.on_collapse
+        if alarm is None or action == "warn":
+            self._collapse = None
             return None
         place = self._roll_back(stages, self.monitor.number, alarm) if action == "rollback" else None
-        if place is None:
+        if place is not None:
+            self._collapse = None
+        elif not self.ahead.pending:
             self._save(stages, done)
             self.checkpoints.wait()
             raise Collapsed(alarm)
@@ -290,6 +322,7 @@ class Runtime:
         step = last_good(places, self.rollbacks, stage=index, since=alarm.since, margin=rules.margin)
         if step is None or len(self.rollbacks) >= rules.limit:
             return None
+        self.ahead.clear(self.rollouts.cancel)
         host, place = hosts[step], Place(*hosts[step]["place"])
         went = Rollback(alarm.name, index, left, place.iteration, step, self.iterations)
         self.rollbacks.append(went)
@@ -432,6 +465,7 @@ class Runtime:
     def _load_engine(self, params: Any) -> None:
         if self.engine.version < self._engine_version():
             self.engine.load(params, self._engine_version())
+            self._handed.append(self.engine.version)
 
     def _engine_version(self) -> int:
         return self._learner.version if self._learner is not None else self._version
@@ -450,6 +484,7 @@ class Runtime:
 
     def close(self) -> None:
         self.console.stop()
+        self.ahead.close(self.rollouts.cancel)
         self.rollouts.close()
         self.checkpoints.close()
         self.compilations.close()

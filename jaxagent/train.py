@@ -8,7 +8,8 @@ Out: trained parameters in the runtime, metrics in the run folder. The order ins
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from jaxagent.credit.stats import credit_metrics, group_metrics
 from jaxagent.errors import DivergenceError
 from jaxagent.eval.conduct import conduct_metrics
 from jaxagent.learner import Learner
+from jaxagent.rollout.staleness import sampled_as_old
 from jaxagent.rollouts import Collected
 from jaxagent.runtime import Place, Runtime
 from jaxagent.stage import Plan, Stage
@@ -55,6 +57,10 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
     collected = collect(stage, run, iteration)
     clock.lap("collect")
     groups = collected.groups
+    if run.ahead.lag and "old" not in stage.needs:
+        groups = sampled_as_old(
+            groups
+        )  # else the loss would take the present policy for the one that sampled
     if run.first_rollout(groups):
         check_parity(learner.score(groups, "old"), run.parity_tolerance)
     for stream in stage.needs:  # the sampler's own log-probs are never used as old ones
@@ -85,12 +91,22 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
 
 
 def collect(stage: Stage, run: Runtime, iteration: int) -> Collected:
-    """The iteration's groups: rolled out by the current policy, or ready ones (demonstrations)."""
+    """The iteration's groups. With a lag, those of the next iterations are begun before this one is learnt from."""
+    waiting = run.ahead.take(iteration) or begin(stage, run, iteration)
+    collected = waiting()
+    for later in run.may_begin(stage, iteration):
+        run.ahead.keep(later, begin(stage, run, later))
+    return run.fresh(collected)
+
+
+def begin(stage: Stage, run: Runtime, iteration: int) -> Callable[[], Collected]:
+    """An iteration's groups, to be waited for: rolled out by the current policy, or ready ones (demonstrations)."""
     work = stage.source.next(iteration)
     plans = [item for item in work if isinstance(item, Plan)]
     if not plans:
-        return Collected(tuple(item for item in work if isinstance(item, Group)), {})
-    return run.rollout(stage, plans, iteration)
+        ready = Collected(tuple(item for item in work if isinstance(item, Group)), {})
+        return lambda: ready
+    return run.ahead.run(partial(run.rollout, stage, plans, iteration))
 
 
 def credit(stage: Stage, groups: Sequence[Group]) -> list[Credited]:
