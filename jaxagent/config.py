@@ -158,7 +158,9 @@ class RolloutConfig(Record):
     query_buckets, prefill_rows: shapes of prefill calls. tokens_per_call: tokens sampled before new requests join.
     retries: of an episode whose environment failed. step_seconds: deadline of one action; 0 is the environment's own.
     quorum: share of an iteration's episodes that must end, two of every task among them; the rest is cut and dropped.
-    max_lag: iterations whose episodes may be played before the ones before them are learnt from; 0 runs in step.
+    max_lag: updates that may lie between sampling and learning; the next iteration's episodes are then played during
+             an update. 0 runs in step.   partial: episodes beyond the quorum are not cut, their groups go on into the
+             next iteration and are learnt from there, whole; it takes one of max_lag's updates.
     """
 
     max_steps: int = Field(ge=1)
@@ -176,6 +178,7 @@ class RolloutConfig(Record):
     retries: int = Field(default=5, ge=0)
     quorum: float = Field(default=1.0, gt=0, le=1)
     max_lag: int = Field(default=0, ge=0)
+    partial: bool = False
     step_seconds: float = Field(default=0.0, ge=0)
 
     @model_validator(mode="after")
@@ -192,6 +195,11 @@ class RolloutConfig(Record):
         if min(self.query_buckets, default=0) < 1:
             raise ValueError(
                 f"query_buckets={list(self.query_buckets)}: expected one size or more, each at least 1"
+            )
+        if self.partial and (self.quorum == 1 or self.max_lag not in (1, 2)):
+            raise ValueError(
+                f"partial needs a quorum below 1 (got {self.quorum:g}) and max_lag 1, or 2 to play ahead as well (got "
+                f"{self.max_lag})"
             )
         if 0 < self.temperature < 1e-3:
             raise ValueError(f"temperature={self.temperature} is neither greedy (0) nor at least 0.001")

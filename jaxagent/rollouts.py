@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.ray_pool import RayCluster, open_ray_pool
 from jaxagent.prepare import Prepared
 from jaxagent.rollout.episode import EpisodeLimits, run_episode
-from jaxagent.rollout.plans import Quorum, RolloutRules, Runner, run_plans
+from jaxagent.rollout.plans import Held, Quorum, RolloutRules, Runner, run_plans
 from jaxagent.rollout.stats import rollout_metrics
 from jaxagent.rollout.talk import Agent, run_talk
 from jaxagent.stage import Plan
@@ -54,7 +54,8 @@ def joined(first: Collected, second: Collected) -> Collected:
 
 def renewed(collected: Collected, groups: Sequence[Group], more: Metrics) -> Collected:
     """The same round with other groups of the same episodes, counted again, and more metrics."""
-    counts = {name: int(collected.metrics[f"rollout/{name}"]) for name in ("submitted", "retries")}
+    names = ("submitted", "retries", "held_in", "held_out")
+    counts = {name: int(collected.metrics.get(f"rollout/{name}", 0)) for name in names}
     return Collected(tuple(groups), {**rollout_metrics(groups, **counts), **more})
 
 
@@ -71,6 +72,7 @@ class Rollouts:
     ):
         self.players, self.limits, self.rules = players, limits, rules
         self._live: set[Future[Any]] = set()
+        self._held = Held()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True)
         self._thread.start()
@@ -82,10 +84,27 @@ class Rollouts:
         sampling: Sampling,
         *,
         seed: int,
+        hold: bool = False,
     ) -> Collected:
-        """Roll out every plan. `seed` names the random streams: the same seed and weights sample the same."""
+        """Roll out every plan. `seed` names the random streams: the same seed and weights sample the same.
+
+        hold: leave groups that are not whole at the quorum playing; the next run gives them. Without it a run waits
+              for what is held.
+        """
         runner = self.players(self._pool, sampling, self.limits, seed)
-        return self._call(_collected(plans, runner, self.rules))
+        return self._call(_collected(plans, runner, self._rules(hold), self._held))
+
+    def _rules(self, hold: bool) -> RolloutRules:
+        """The run's quorum cuts, or it holds; what would be held is then waited for in a run that must not."""
+        quorum = self.rules.quorum
+        if quorum is None or not quorum.hold or hold:
+            return self.rules
+        return replace(self.rules, quorum=None)
+
+    @property
+    def holding(self) -> bool:
+        """Whether episodes play on between two runs."""
+        return self._held.episodes > 0
 
     async def measure(
         self,
@@ -107,8 +126,10 @@ class Rollouts:
         """End what other threads wait for."""
         for future in list(self._live):
             future.cancel()
+        self._call(self._held.cancel())
 
     def close(self) -> None:
+        self._call(self._held.cancel())
         self._call(self._pool.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -127,8 +148,10 @@ class Rollouts:
             self._live.discard(future)
 
 
-async def _collected(plans: Sequence[Plan], runner: Runner, rules: RolloutRules) -> Collected:
-    groups, metrics = await run_plans(plans, runner, rules=rules)
+async def _collected(
+    plans: Sequence[Plan], runner: Runner, rules: RolloutRules, held: Held | None = None
+) -> Collected:
+    groups, metrics = await run_plans(plans, runner, rules=rules, held=held)
     return Collected(tuple(groups), metrics)
 
 
@@ -185,7 +208,8 @@ def _open(
 ) -> Rollouts:
     """The lower of the run's and the environment's limits holds."""
     rollout = config.rollout
-    quorum = Quorum(rollout.quorum, per_task=2) if rollout.quorum < 1 else None  # one rollout has no baseline
+    # Cut groups keep two rollouts, for one has no baseline; held ones are given whole.
+    quorum = Quorum(rollout.quorum, per_task=2, hold=rollout.partial) if rollout.quorum < 1 else None
     return Rollouts(
         players,
         limits=EpisodeLimits(

@@ -98,7 +98,8 @@ class Runtime:
         self.parity_tolerance = TOLERANCES[config.model.dtype]
         self._unchecked = True
         self.rollouts = open_rollouts(prepared, self.engine, meter)
-        self.ahead = Ahead(config.rollout.max_lag)
+        self.max_lag = config.rollout.max_lag
+        self.ahead = Ahead(self.max_lag - config.rollout.partial)
         self._handed: list[int] = []  # versions that the decoder was given, in order
         keep = checkpoints_kept(config.alarms, config.checkpoint)
         self.checkpoints = Checkpointer(self.folder / "checkpoints", keep=keep)
@@ -146,7 +147,7 @@ class Runtime:
         index, resuming = place.stage, place.iteration > 0
         stage = replace(stage, update=changed(stage.update, self.config.alarms, self._rolled_back(index)))
         self._reference = jax.tree.map(jnp.copy, self._params) if stage.keeps_reference else None
-        turn = self.engine.turn if self.ahead.lag else None
+        turn = self.engine.turn if self.max_lag else None
         execution = replace(self.policy.execution, temperature=temperature(stage), turn=turn)
         model = Model(self.policy.graphdef, self.policy.partition, execution, self._frozen(stage))
         shape = self.prepared.entries[index].pack
@@ -171,7 +172,8 @@ class Runtime:
     def rollout(self, stage: Stage, plans: Sequence[Plan], iteration: int) -> Collected:
         """Roll out under the present weights, and whatever the stage asks for after seeing the groups."""
         assert stage.sampling is not None, f"stage {stage.name} has plans to roll out but no sampling rule"
-        collected = self.rollouts.run(plans, stage.sampling, seed=self._stream(iteration, 0))
+        seed, hold = self._stream(iteration, 0), self._holds(stage, iteration)
+        collected = self.rollouts.run(plans, stage.sampling, seed=seed, hold=hold)
         number = 0
         while stage.follow_up is not None and (more := stage.follow_up(collected.groups)):
             number += 1
@@ -181,23 +183,35 @@ class Runtime:
 
     def may_begin(self, stage: Stage, iteration: int) -> list[int]:
         """Later iterations whose rollouts may begin now. A stage that follows up on its groups runs in step."""
-        if not stage.rolls_out or stage.follow_up is not None:
+        if not stage.rolls_out or stage.follow_up is not None or self._ending:
             return []
-        if self._preemption.requested or self._collapse is not None:
-            return []
+        return list(self.ahead.may_begin(iteration, stage.iterations - 1, self._quiet))
+
+    def _quiet(self, done: int) -> bool:
+        """Whether nothing may be in flight when so many iterations of the stage are done: it is saved or measured."""
         every = self.config.checkpoint.every
+        saves = bool(every) and done % every == 0
+        return saves or self.evaluations.due_after(self._stage[0], done, ended=False) is not None
 
-        def quiet(done: int) -> bool:
-            saves = every and done % every == 0
-            return bool(saves) or self.evaluations.due_after(self._stage[0], done, ended=False) is not None
+    def _holds(self, stage: Stage, iteration: int) -> bool:
+        """Whether groups may go on playing into the next iteration."""
+        last = iteration + 1 == stage.iterations or stage.follow_up is not None
+        return self.config.rollout.partial and not (last or self._ending or self._quiet(iteration + 1))
 
-        return list(self.ahead.may_begin(iteration, stage.iterations - 1, quiet))
+    @property
+    def _ending(self) -> bool:
+        """Whether the run is about to stop: nothing new is begun, and what is in flight is learnt from first."""
+        return self._preemption.requested or self._collapse is not None
+
+    @property
+    def _in_flight(self) -> bool:
+        return self.ahead.pending or self.rollouts.holding
 
     def fresh(self, collected: Collected) -> Collected:
         """What is not too old to be trained on, counted; everything, without a lag."""
-        if not self.ahead.lag or not self._rolls_out:
+        if not self.max_lag or not self._rolls_out:
             return collected
-        groups = fresh(collected.groups, self._handed, max_lag=self.ahead.lag)
+        groups = fresh(collected.groups, self._handed, max_lag=self.max_lag)
         return renewed(collected, groups, lag_metrics(groups, self._handed))
 
     def _stream(self, iteration: int, number: int) -> int:
@@ -255,9 +269,7 @@ class Runtime:
             if not ended and (solved := self.evaluations.solved(due.when)) is not None:
                 self._sound(self.monitor.evaluated(solved))
         every = self.config.checkpoint.every
-        stopping = (
-            self._preemption.requested and not self.ahead.pending
-        )  # what is in flight is learnt from first
+        stopping = self._preemption.requested and not self._in_flight
         if ended or stopping or (every and number % every == 0):
             self._save(stages, done)
         self.clock.lap("checkpoint")
@@ -306,7 +318,7 @@ class Runtime:
         place = self._roll_back(stages, self.monitor.number, alarm) if action == "rollback" else None
         if place is not None:
             self._collapse = None
-        elif not self.ahead.pending:
+        elif not self._in_flight:
             self._save(stages, done)
             self.checkpoints.wait()
             raise Collapsed(alarm)
@@ -323,6 +335,7 @@ class Runtime:
         if step is None or len(self.rollbacks) >= rules.limit:
             return None
         self.ahead.clear(self.rollouts.cancel)
+        self.rollouts.cancel()  # nobody waits for what is held
         host, place = hosts[step], Place(*hosts[step]["place"])
         went = Rollback(alarm.name, index, left, place.iteration, step, self.iterations)
         self.rollbacks.append(went)

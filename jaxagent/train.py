@@ -57,7 +57,7 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
     collected = collect(stage, run, iteration)
     clock.lap("collect")
     groups = collected.groups
-    if run.ahead.lag and "old" not in stage.needs:
+    if run.max_lag and "old" not in stage.needs:
         groups = sampled_as_old(
             groups
         )  # else the loss would take the present policy for the one that sampled

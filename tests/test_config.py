@@ -195,3 +195,19 @@ def test_a_rollback_needs_checkpoints_to_go_back_to(tmp_path):
     values = SMALLEST | {"alarms": {"on_collapse": "rollback"}, "checkpoint": {"every": 0}}
     with pytest.raises(ConfigError, match=r"set checkpoint\.every"):
         read_run(written(tmp_path, values))
+
+
+@pytest.mark.parametrize(
+    ("rollout", "other", "message"),
+    [
+        ({"max_lag": -1}, {}, "greater than or equal to 0"),
+        ({"partial": True, "max_lag": 1}, {}, "partial needs a quorum below 1"),
+        ({"partial": True, "quorum": 0.8}, {}, "max_lag 1, or 2"),
+        ({"max_lag": 1}, {"checkpoint": {"every": 1}}, "leaves nothing to run ahead"),
+        ({"max_lag": 1}, {"eval": {"every": 1}}, "eval.every=1 leaves nothing to run ahead"),
+    ],
+)
+def test_lags_that_cannot_work(tmp_path, rollout, other, message):
+    values = SMALLEST | other | {"rollout": SMALLEST["rollout"] | rollout}
+    with pytest.raises(ConfigError, match=message):
+        read_run(written(tmp_path, values))

@@ -2,14 +2,15 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import pytest
 
-from jaxagent.clock import own_seconds
 from jaxagent.data.tasks import TaskSource
 from jaxagent.metrics import read_metrics
 from jaxagent.preemption import EXIT_PREEMPTED
@@ -42,8 +43,9 @@ def expected(folder):
 def start(folder, *more):
     command = [sys.executable, "-m", "tests.e2e.observing", str(folder.parent / "observed.jsonl")]
     command += [str(RUNS / "world_gvpo.yaml"), *overrides(folder, *more)]
+    environment = {**os.environ, "JAX_LOG_COMPILES": "1"}
     with (folder.parent / "log").open("a") as log:
-        return subprocess.Popen(command, cwd=ROOT, env=dict(os.environ), stdout=log, stderr=subprocess.STDOUT)
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
 
 def observed(folder):
@@ -88,10 +90,15 @@ def test_the_lag_is_bounded_and_ends_at_every_checkpoint(whole):
         assert "ratio/approx_kl" in record  # to the policy that sampled
 
 
-def test_nothing_is_compiled_after_the_first_iterations(whole):
+def test_every_program_is_compiled_once(whole):
+    """Decode has two row counts; the others have one shape."""
     folder, _ = whole
-    records = read_metrics(folder / "metrics.jsonl")
-    assert [own_seconds(record).get("compilation", 0.0) for record in records[5:]] == [0.0] * (ITERATIONS - 5)
+    compiled = Counter(
+        re.findall(r"Finished XLA compilation of jit\((\w+)\)", (folder.parent / "log").read_text())
+    )
+    most = {"hand_off": 1, "prefill": 1, "decode": 2, "copy_slots": 1, "_single": 1, "_accumulate": 1}
+    assert compiled["hand_off"] == compiled["prefill"] == 1
+    assert {name: compiled[name] for name in most if compiled[name] > most[name]} == {}
 
 
 def test_a_killed_run_learns_from_every_task_once(tmp_path):
@@ -116,3 +123,20 @@ def test_a_preempted_run_learns_from_what_is_in_flight_and_saves(tmp_path):
     assert len(observed(folder)) < ITERATIONS
     assert start(folder, "checkpoint.every=0").wait() == 0
     assert observed(folder) == expected(folder)
+
+
+def test_held_groups_are_learnt_from_once_and_whole(tmp_path):
+    """In flight are never more than the checkpoints allow, and counts add up over the iterations."""
+    folder = tmp_path / "run"
+    more = ("rollout.partial=true", "rollout.quorum=0.5", "rollout.max_lag=2")
+    assert start(folder, *more).wait() == 0, (folder.parent / "log").read_text()[-3000:]
+    assert sorted(g for groups in observed(folder) for g in groups) == sorted(
+        g for groups in expected(folder) for g in groups
+    )
+    records = read_metrics(folder / "metrics.jsonl")
+    for record in records:
+        came = record["rollout/submitted"] + record.get("rollout/held_in", 0)
+        assert came == record["rollout/kept"] + record["rollout/dropped"] + record.get("rollout/held_out", 0)
+    assert sum(record["rollout/submitted"] for record in records) == 8 * ITERATIONS
+    assert all(record.get("rollout/held_out", 0) == 0 for record in records[3::4])  # saved after 4 and 8
+    assert max(record["async/lag_max"] for record in records) <= 2
