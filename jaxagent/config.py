@@ -157,7 +157,8 @@ class RolloutConfig(Record):
     slots: sessions whose KV is kept, and live episodes. cache_buckets: shorter cache lengths that are compiled too.
     query_buckets, prefill_rows: shapes of prefill calls. tokens_per_call: tokens sampled before new requests join.
     retries: of an episode whose environment failed. step_seconds: deadline of one action; 0 is the environment's own.
-    quorum: share of an iteration's episodes that must end, two of every task among them; the rest is cut and dropped.
+    quorum: share of an iteration's episodes that must end, `quorum_per_task` of every task among them (one rollout has
+            no baseline); the rest is cut and dropped.
     max_lag: updates that may lie between sampling and learning; the next iteration's episodes are then played during
              an update. 0 runs in step.   partial: episodes beyond the quorum are not cut, their groups go on into the
              next iteration and are learnt from there, whole; it takes one of max_lag's updates.
@@ -177,6 +178,7 @@ class RolloutConfig(Record):
     max_observation_chars: int = Field(default=16_000, ge=16)
     retries: int = Field(default=5, ge=0)
     quorum: float = Field(default=1.0, gt=0, le=1)
+    quorum_per_task: int = Field(default=2, ge=2)
     max_lag: int = Field(default=0, ge=0)
     partial: bool = False
     step_seconds: float = Field(default=0.0, ge=0)
@@ -200,6 +202,10 @@ class RolloutConfig(Record):
             raise ValueError(
                 f"partial needs a quorum below 1 (got {self.quorum:g}) and max_lag 1, or 2 to play ahead as well (got "
                 f"{self.max_lag})"
+            )
+        if self.quorum == 1 and self.quorum_per_task != 2:
+            raise ValueError(
+                f"quorum_per_task={self.quorum_per_task} is read only with quorum below 1; LOOP's are 4 and 0.9"
             )
         if 0 < self.temperature < 1e-3:
             raise ValueError(f"temperature={self.temperature} is neither greedy (0) nor at least 0.001")
@@ -373,6 +379,8 @@ class RunConfig(Record):
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     alarms: AlarmConfig = AlarmConfig()
+    # Write the rollouts of every n-th iteration to run_dir/rollouts.bin (data/rollout_store.py); 0 keeps none.
+    keep_rollouts: int = Field(default=0, ge=0)
     export: bool = True
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
 

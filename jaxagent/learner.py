@@ -27,7 +27,14 @@ from jaxagent.types import Group, Metrics, Sample, Segment
 
 SCORED = "score"
 PEAKS = ("ratio/approx_kl",)  # of one minibatch: a mean over an iteration hides its worst step
-SUMMED = ("update/steps", "update/tokens", "skip/nonfinite", "skip/no_gradient", "skip/empty_batch")
+SUMMED = (
+    "update/steps",
+    "update/tokens",
+    "skip/nonfinite",
+    "skip/no_gradient",
+    "skip/outlier",
+    "skip/empty_batch",
+)
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,7 @@ class Learner:
             partition=model.partition,
             execution=model.execution,
             max_skipped=stage.update.max_nan,
+            outlier_sigma=stage.update.outlier_sigma,
         )
         self._score = make_score(model.graphdef, model.execution)
 

@@ -12,6 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,11 @@ from jaxagent.checks import TOLERANCES
 from jaxagent.clock import COMPILATION, DECODE, ENVIRONMENTS, PYTHON, Clock, Meter
 from jaxagent.compilations import Compilations
 from jaxagent.console import RunConsole
+from jaxagent.data.rollout_store import FILE, RolloutWriter
 from jaxagent.errors import DivergenceError, ParityError
 from jaxagent.eval.runner import EvalResult, evaluate
 from jaxagent.evaluations import START, Due, Evaluations, measuring
+from jaxagent.learn.state import averaged
 from jaxagent.learner import Learner, Model, temperature
 from jaxagent.metrics import (
     JsonlWriter,
@@ -44,7 +47,7 @@ from jaxagent.provenance import commit
 from jaxagent.report.trajectories import append_trajectories, pick, trajectory_record
 from jaxagent.rollbacks import Rollback, as_json, changed, checkpoints_kept, last_good, read_rollbacks
 from jaxagent.rollout.staleness import fresh, lag_metrics
-from jaxagent.rollouts import Collected, joined, open_rollouts, renewed
+from jaxagent.rollouts import Collected, collected_with, open_rollouts, renewed
 from jaxagent.stage import Plan, Stage
 from jaxagent.types import Credited, Group, Metrics, Sampling
 
@@ -110,6 +113,7 @@ class Runtime:
         self.iterations = 0
         self._sink: MetricSink | None = None
         self._alarms: JsonlWriter | None = None
+        self._kept: RolloutWriter | None = None
         self._learner: Learner | None = None
         self._stage = (0, "")
         self._collapse: Alarm | None = None  # one that has not been acted on
@@ -134,6 +138,8 @@ class Runtime:
             self.console.message(f"going on at {name}, iteration {place.iteration + 1}")
         self._sink = MetricSink(self.folder, after=self.iterations - 1, writers=self._writers())
         self._alarms = JsonlWriter(self.folder / ALARMS, after=self.iterations - 1)
+        if self.config.keep_rollouts:
+            self._kept = RolloutWriter(self.folder / FILE, self.prepared.origin, after=self.iterations - 1)
         self.clock.lap("build")
         self.clock.take(START)
         if (due := self.evaluations.due_before(place.stage, place.iteration)) is not None:
@@ -172,14 +178,13 @@ class Runtime:
     def rollout(self, stage: Stage, plans: Sequence[Plan], iteration: int) -> Collected:
         """Roll out under the present weights, and whatever the stage asks for after seeing the groups."""
         assert stage.sampling is not None, f"stage {stage.name} has plans to roll out but no sampling rule"
-        seed, hold = self._stream(iteration, 0), self._holds(stage, iteration)
-        collected = self.rollouts.run(plans, stage.sampling, seed=seed, hold=hold)
-        number = 0
-        while stage.follow_up is not None and (more := stage.follow_up(collected.groups)):
-            number += 1
-            again = self.rollouts.run(more, stage.sampling, seed=self._stream(iteration, number))
-            collected = joined(collected, again)
-        return collected
+        play = partial(self._play, stage, iteration)
+        return collected_with(stage.follow_up, plans, play)
+
+    def _play(self, stage: Stage, iteration: int, plans: Sequence[Plan], number: int) -> Collected:
+        assert stage.sampling is not None
+        seed, hold = self._stream(iteration, number), self._holds(stage, iteration)
+        return self.rollouts.run(plans, stage.sampling, seed=seed, hold=hold)
 
     def may_begin(self, stage: Stage, iteration: int) -> list[int]:
         """Later iterations whose rollouts may begin now. A stage that follows up on its groups runs in step."""
@@ -229,8 +234,18 @@ class Runtime:
         return first
 
     def hand_off(self, learner: Learner) -> None:
+        """The new weights go to the decoder, and the reference follows them if the stage asks for that."""
         if learner.stage.rolls_out:
             self._load_engine(learner.params)
+        keep = learner.stage.reference_ema
+        if self._reference is not None and keep < 1:
+            self._reference = averaged(self._reference, learner.params, keep)
+            learner.model = replace(learner.model, frozen=self._frozen(learner.stage))
+
+    def keep(self, groups: Sequence[Group]) -> None:
+        """Write the iteration's rollouts with their returns and streams to the store, if the run file asks for it."""
+        if self._kept is not None and self._rolls_out and self.iterations % self.config.keep_rollouts == 0:
+            self._kept.write(groups, iteration=self.iterations, stage=self._stage[1])
 
     def show(self, credited: Sequence[Credited]) -> None:
         """Keep a few rollouts for the report's viewer."""
@@ -505,6 +520,8 @@ class Runtime:
             self._sink.close()
         if self._alarms is not None:
             self._alarms.close()
+        if self._kept is not None:
+            self._kept.close()
 
     def __enter__(self) -> Runtime:
         return self

@@ -57,16 +57,16 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
     collected = collect(stage, run, iteration)
     clock.lap("collect")
     groups = collected.groups
-    if run.max_lag and "old" not in stage.needs:
-        groups = sampled_as_old(
-            groups
-        )  # else the loss would take the present policy for the one that sampled
+    if run.max_lag and stage.rolls_out and "old" not in stage.needs:
+        # Without it the loss would take the present policy for the one that sampled.
+        groups = sampled_as_old(groups)
     if run.first_rollout(groups):
         check_parity(learner.score(groups, "old"), run.parity_tolerance)
     for stream in stage.needs:  # the sampler's own log-probs are never used as old ones
         groups = learner.score(groups, stream)
     clock.lap("score")
     groups = stage.reward(groups) if stage.reward else groups
+    run.keep(groups)
     credited = credit(stage, groups)
     run.show(credited)
     clock.lap("credit")
@@ -81,6 +81,10 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
     clock.lap("hand_off")
     if "old" in stage.needs:
         metrics |= mismatch_metrics(groups)
+    if stage.filter:
+        metrics["filter/dropped"] = float(len(credited) - len(kept))
+    if stage.measure:
+        metrics |= stage.measure(groups, samples)
     observed = stage.source.observe(groups)
     measured = mask_metrics([item.trajectory for item in taught_credit], samples)
     if stage.credit:

@@ -43,9 +43,13 @@ def fresh(groups: Sequence[Group], handed: Sequence[int], *, max_lag: int) -> li
 
 
 def lag_metrics(groups: Sequence[Group], handed: Sequence[int]) -> Metrics:
-    """Over the steps of what is trained on."""
+    """Lags of the steps that are trained on."""
     lags = [lag(step.version, handed) for group in groups for t in group.trajectories for step in t.steps]
-    return {"async/lag_mean": sum(lags) / len(lags), "async/lag_max": float(max(lags))} if lags else {}
+    return (
+        {"async/hand_offs_mean": sum(lags) / len(lags), "async/hand_offs_max": float(max(lags))}
+        if lags
+        else {}
+    )
 
 
 def sampled_as_old(groups: Sequence[Group]) -> list[Group]:
