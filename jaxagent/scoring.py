@@ -28,10 +28,14 @@ CUT = (Status.STEP_LIMIT, Status.LENGTH)  # ended by a budget, not by the policy
 
 
 class TokenScores(NamedTuple):
-    """Of one segment. value_T: None if the model has no value head."""
+    """Log-prob and entropy at every sampled token of a segment, value of the state before it; 0 elsewhere.
+
+    value_T: None if the model has no value head.
+    """
 
     logprob_T: Float[np.ndarray, "T"]
-    value_T: Float[np.ndarray, "T"] | None
+    entropy_T: Float[np.ndarray, "T"]
+    value_T: Float[np.ndarray, "T"] | None = None
 
 
 @runtime_checkable

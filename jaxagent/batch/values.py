@@ -17,7 +17,7 @@ from jaxtyping import Float
 from jaxagent.batch.targets import policy_samples
 from jaxagent.types import Credited, Sample
 
-VALUE, SOLVED = "value", "solved"
+VALUE = "value"
 
 
 def value_samples(
@@ -30,15 +30,6 @@ def value_samples(
     seen: set[tuple[int, int]] = set()
     return [
         replace(sample, include={**sample.include, VALUE: _first_tokens(sample, seen)}) for sample in samples
-    ]
-
-
-def solved_samples(samples: Sequence[Sample], credited: Sequence[Credited], *, like: str) -> list[Sample]:
-    """The samples with a term "solved" more: the tokens of term `like` in episodes that are solved (VAPO)."""
-    solved = [np.float32(item.trajectory.success) for item in credited]
-    return [
-        replace(sample, include={**sample.include, SOLVED: sample.include[like] * solved[sample.trajectory]})
-        for sample in samples
     ]
 
 

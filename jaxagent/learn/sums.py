@@ -29,6 +29,14 @@ class Max(NamedTuple):
     value: Float[Array, ""]
 
 
+class Effective(NamedTuple):
+    """Effective share of n weights, (sum w)^2 / (n sum w^2): 1 if all are equal, 1/n if one has all the weight."""
+
+    total: Float[Array, ""]
+    square: Float[Array, ""]
+    weight: Float[Array, ""]
+
+
 class Explained(NamedTuple):
     """Share of a target's variance that a prediction explains, in the making: 1 - Var(error) / Var(target)."""
 
@@ -39,7 +47,7 @@ class Explained(NamedTuple):
     weight: Float[Array, ""]
 
 
-Entry = Mean | Sum | Max | Explained
+Entry = Mean | Sum | Max | Effective | Explained
 Sums = Mapping[str, Entry]
 
 
@@ -49,6 +57,11 @@ def mean_of(value_BS: Float[Array, "*S"], mask_BS: Bool[Array, "*S"]) -> Mean:
 
 def max_of(value_BS: Float[Array, "*S"], mask_BS: Bool[Array, "*S"]) -> Max:
     return Max(jnp.where(mask_BS, value_BS, 0.0).max(initial=0.0))
+
+
+def effective_of(value_BS: Float[Array, "*S"], mask_BS: Bool[Array, "*S"]) -> Effective:
+    kept_BS = jnp.where(mask_BS, value_BS, 0.0)
+    return Effective(kept_BS.sum(), (kept_BS**2).sum(), mask_BS.sum().astype(jnp.float32))
 
 
 def explained_of(
@@ -80,9 +93,12 @@ def finish(sums: Sums) -> Metrics:
     """Host floats; a mean over nothing, and a share of no variance, are left out."""
     out: Metrics = {}
     for name, entry in sums.items():
+        if isinstance(entry, (Mean, Effective)) and float(entry.weight) == 0:
+            continue
         if isinstance(entry, Mean):
-            if float(entry.weight) > 0:
-                out[name] = float(np.float64(entry.total) / np.float64(entry.weight))
+            out[name] = float(np.float64(entry.total) / np.float64(entry.weight))
+        elif isinstance(entry, Effective):
+            out[name] = float(np.float64(entry.total) ** 2 / (np.float64(entry.weight) * entry.square))
         elif isinstance(entry, Explained):
             if (share := _share(entry)) is not None:
                 out[name] = share

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxagent.errors import ConfigError
+from jaxagent.learn.loss import Loss, Scores, Streams
 from jaxagent.learn.sums import Entry, Sums, explained_of, mean_of
-from jaxagent.learn.terms import Loss, Scores, Streams
 
 
 def value_loss(clip: float = 0.0) -> Loss:

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from jaxagent.batch.targets import seq_mean_token_mean, token_mean
 from jaxagent.batch.values import VALUE, value_samples
 from jaxagent.credit.gae import GaeRule, Level, gae
-from jaxagent.learn.terms import clipped_pg, entropy_bonus, kl
+from jaxagent.learn.terms import clipped_pg, kl
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.policy import task_source
 from jaxagent.recipes.rewards import returns_of
@@ -73,8 +73,6 @@ def rule_of(options: PpoOptions) -> GaeRule:
 def terms_of(options: PpoOptions) -> dict[str, Term]:
     average = {"token_mean": token_mean, "seq_mean_token_mean": seq_mean_token_mean}[options.aggregate]
     terms = {"pg": Term(clipped_pg(options.clip_low, options.clip_high), average)}
-    if options.entropy_coef:
-        terms["entropy"] = Term(entropy_bonus(), average, options.entropy_coef)
     if options.kl_in == "loss":
         terms["kl"] = Term(kl(options.kl_estimator), average, options.kl_coef)
     return terms

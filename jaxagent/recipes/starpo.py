@@ -16,11 +16,11 @@ from pydantic import Field, model_validator
 
 from jaxagent.batch.targets import policy_samples, token_mean
 from jaxagent.batch.values import VALUE, value_samples
-from jaxagent.credit.filters import keep_frac
+from jaxagent.credit.filters import most_varied
 from jaxagent.credit.gae import GaeRule, gae
 from jaxagent.credit.group import group_std, per_group
 from jaxagent.credit.normalise import By, How, on_normalised
-from jaxagent.learn.terms import clipped_pg, entropy_bonus, kl
+from jaxagent.learn.terms import clipped_pg, kl
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.policy import task_source
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions, returns_of
@@ -100,13 +100,13 @@ def credit_of(options: StarpoOptions) -> Credit:
     """Groups are chosen by their returns as they are; normalisation and whitening see what is kept."""
     credit = gae(rule_of(options)) if options.valued else per_group(group_std())
     credit = on_normalised(credit, how=options.normalise, by=options.normalise_by)
-    return keep_frac(credit, options.keep_frac, rank_by=options.rank_by) if options.keep_frac < 1 else credit
+    if options.keep_frac == 1:
+        return credit
+    return most_varied(credit, share=options.keep_frac, rank_by=options.rank_by)
 
 
 def stage(options: StarpoOptions, materials: Materials) -> Stage:
     terms = {"pg": Term(clipped_pg(options.clip_low, options.clip_high), token_mean)}
-    if options.entropy_coef:
-        terms["entropy"] = Term(entropy_bonus(), token_mean, options.entropy_coef)
     if options.kl_coef:
         terms["kl"] = Term(kl("k3"), token_mean, options.kl_coef)
     make_samples = value_samples if options.valued else policy_samples

@@ -6,16 +6,50 @@ import difflib
 from collections.abc import Mapping
 
 from jaxagent.errors import ConfigError
-from jaxagent.recipes import critic, gigpo, grpo, gvpo, loop, ppo, sft, skill_sd, starpo, vapo, vtrace
+from jaxagent.recipes import (
+    cispo,
+    critic,
+    dapo,
+    gigpo,
+    grpo,
+    gspo,
+    gvpo,
+    loop,
+    opd,
+    ppo,
+    reinforce,
+    rft,
+    rpp,
+    sage,
+    sft,
+    siri,
+    skill_grpo,
+    skill_sd,
+    skillrl,
+    starpo,
+    vapo,
+    vtrace,
+)
 from jaxagent.recipes.base import Recipe
 
 RECIPES: Mapping[str, Recipe] = {
     "sft": sft.RECIPE,
+    "reinforce": reinforce.RECIPE,
+    "rpp": rpp.RECIPE,
     "grpo": grpo.RECIPE,
+    "dapo": dapo.RECIPE,
+    "gspo": gspo.RECIPE,
+    "cispo": cispo.RECIPE,
     "loop": loop.RECIPE,
     "gvpo": gvpo.RECIPE,
     "gigpo": gigpo.RECIPE,
     "skill_sd": skill_sd.RECIPE,
+    "skill_grpo": skill_grpo.RECIPE,
+    "opd": opd.RECIPE,
+    "siri": siri.RECIPE,
+    "skillrl": skillrl.RECIPE,
+    "rft": rft.RECIPE,
+    "sage": sage.RECIPE,
     "critic": critic.RECIPE,
     "ppo": ppo.RECIPE,
     "vapo": vapo.RECIPE,

@@ -13,7 +13,7 @@ from jaxagent.batch.targets import token_mean
 from jaxagent.credit.gigpo import Rewards
 from jaxagent.learn.value import decaying, value_loss
 from jaxagent.recipes.base import Materials, Recipe
-from jaxagent.recipes.policy import PolicyOptions, policy_update
+from jaxagent.recipes.policy import PolicyOptions, policy_recipe, policy_update
 from jaxagent.stage import Stage, Term, Update
 
 
@@ -79,10 +79,10 @@ def value_recipe(
     *,
     critic: Callable[[Any], bool] = lambda options: True,
 ) -> Recipe:
-    """The recipe of a stage with a value function. critic: whether there is one, given the options."""
+    """`policy_recipe` of a stage with a value function. critic: whether there is one, given the options."""
 
     def spare(chosen: ValueOptions) -> int:
         # The state after the last token is valued at a token behind it.
         return int(chosen.bootstrap_truncated and critic(chosen))
 
-    return Recipe(options, stage, critic=critic, spare=spare)
+    return replace(policy_recipe(options, stage), critic=critic, spare=spare)

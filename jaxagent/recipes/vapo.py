@@ -5,26 +5,25 @@
 3 length-adaptive lam    lam = max(0, 1 - 1 / (lam_alpha l)), l action tokens of the trajectory
 4 clip-higher            .2 / .28
 5 token-mean loss
-6 imitation of successes L += solved_coef times the mean of -log p over the tokens of solved episodes
+6 imitation of successes L += solved_nll times the mean of -log p over the tokens of solved episodes
 7 group sampling         more rollouts of fewer tasks
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
 from pydantic import Field
 
 from jaxagent.batch.targets import token_mean
-from jaxagent.batch.values import SOLVED, VALUE, solved_samples, value_samples
+from jaxagent.batch.values import VALUE, value_samples
 from jaxagent.credit.gae import GaeRule, gae
-from jaxagent.learn.terms import clipped_pg, cross_entropy
+from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.policy import task_source
 from jaxagent.recipes.rewards import returns_of
 from jaxagent.recipes.values import ValueOptions, united, value_recipe, value_term, value_update
 from jaxagent.stage import Stage, Term
-from jaxagent.types import Credited, Sample
 
 
 class VapoOptions(ValueOptions):
@@ -38,7 +37,7 @@ class VapoOptions(ValueOptions):
     whiten: bool = False
     clip_low: float = Field(0.2, gt=0, lt=1)
     clip_high: float = Field(0.28, gt=0)
-    solved_coef: float = Field(0.1, ge=0)
+    solved_nll: float = Field(0.1, ge=0)
 
 
 def stage(options: VapoOptions, materials: Materials) -> Stage:
@@ -53,20 +52,13 @@ def stage(options: VapoOptions, materials: Materials) -> Stage:
     )
     terms = {"pg": Term(clipped_pg(options.clip_low, options.clip_high), token_mean)}
     terms[VALUE] = value_term(options)
-    if options.solved_coef:
-        terms[SOLVED] = Term(cross_entropy(), token_mean, options.solved_coef)
-
-    def samples(credited: Sequence[Credited]) -> list[Sample]:
-        made = value_samples(credited, terms=("pg",))
-        return solved_samples(made, credited, like="pg") if options.solved_coef else made
-
     return Stage(
         name=materials.name,
         source=task_source(options, materials),
         iterations=options.iterations,
         reward=returns_of(options.reward),
         credit=gae(rule),
-        samples=samples,
+        samples=partial(value_samples, terms=("pg",)),
         terms=terms,
         needs=united(("old",) if options.off_policy else (), rule.needs),
         sampling=materials.sampling,

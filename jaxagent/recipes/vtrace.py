@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from jaxagent.batch.targets import token_mean
 from jaxagent.batch.values import VALUE, value_samples
 from jaxagent.credit.vtrace import VtraceRule, vtrace
-from jaxagent.learn.terms import entropy_bonus, policy_gradient
+from jaxagent.learn.terms import policy_gradient
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.policy import task_source
 from jaxagent.recipes.rewards import returns_of
@@ -53,8 +53,6 @@ def stage(options: VtraceOptions, materials: Materials) -> Stage:
         bootstrap=options.bootstrap_truncated,
     )
     terms = {"pg": Term(policy_gradient(), token_mean)}
-    if options.entropy_coef:
-        terms["entropy"] = Term(entropy_bonus(), token_mean, options.entropy_coef)
     return Stage(
         name=materials.name,
         source=task_source(options, materials),

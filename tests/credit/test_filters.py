@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -5,17 +7,19 @@ from jaxagent.credit.filters import (
     abs_min,
     by_success,
     chain,
-    keep_frac,
+    fresh,
     magnitude,
+    most_varied,
     positive_only,
     spread,
     success_only,
+    varies,
     zero_std,
 )
 from jaxagent.credit.group import group_mean, leave_one_out, per_group
 from jaxagent.errors import ConfigError
 from jaxagent.types import Credited, Group
-from tests.made_episodes import make_group, make_task, make_trajectory
+from tests.made_episodes import make_group, make_step, make_task, make_trajectory
 
 LOO = per_group(leave_one_out)
 
@@ -76,6 +80,61 @@ def test_a_continuous_shaping_term_hides_zero_variance():
     assert zero_std(LOO, metric=by_success)([group]) == []
 
 
+def test_a_limit_takes_the_first_groups_that_vary_and_no_part_of_one():
+    groups = [
+        make_group(r, task=make_task(f"t{i}")) for i, r in enumerate(([0, 1], [1, 1], [1, 0, 0], [0, 1]))
+    ]
+    kept = zero_std(per_group(group_mean), limit=2)(groups)
+    assert [item.trajectory.task.task_id for item in kept] == ["t0"] * 2 + ["t2"] * 3
+    assert [varies()(group) for group in groups] == [True, False, True, True]
+
+
+def test_zero_variance_keeps_what_dapo_keeps():
+    """Groups of all failures and of all successes teach nothing."""
+    rewards = ([0, 0, 0], [1, 1, 1], [1, 0, 0], [0, 1, 1])
+    assert [varies()(make_group(r)) for r in rewards] == [False, False, True, True]
+
+
+def starpo():
+    rewards = ([1, 0, 1, 0], [1, 1, 1, 1], [0.5, 0.5, 0.5, 0.4], [1, 0, 0, 0])
+    return [make_group(r, task=make_task(f"t{i}")) for i, r in enumerate(rewards)]
+
+
+def test_the_groups_that_vary_most_are_kept():
+    assert [spread(group) for group in starpo()] == pytest.approx([0.57735, 0, 0.05, 0.5], abs=1e-5)
+
+    def kept(groups, **options):
+        credited = most_varied(per_group(group_mean), **options)(groups)
+        return list(dict.fromkeys(item.trajectory.task.task_id for item in credited))
+
+    assert kept(starpo()) == ["t0"]
+    assert kept(starpo(), share=0.5) == ["t0", "t3"]
+    assert kept(starpo(), rank_by="std_rev") == ["t1"]
+    assert kept(starpo()[:2], share=0.25) == ["t0"]  # fewer groups than 1 / share: one stays
+    assert kept([starpo()[3], starpo()[3]], share=0.5) == ["t3"]
+    same = [make_group([1, 1], task=make_task(name)) for name in "ab"]
+    assert kept(same) == ["a", "b"]  # no group varies: no reason to choose
+    with pytest.raises(ConfigError, match="rank_by='mean'"):
+        most_varied(per_group(group_mean), rank_by="mean")
+
+
+def test_stale_trajectories_are_dropped_by_their_oldest_step():
+    """Lags 0, 1, 2, 3 with at most 2; a step of an older policy makes the whole trajectory stale."""
+
+    def of(*versions):
+        steps = [replace(make_step(k), version=v) for k, v in enumerate(versions)]
+        return Credited(make_trajectory(steps=steps), np.ones(len(steps), np.float32))
+
+    items = [of(9), of(8), of(7), of(6)]
+    assert fresh(2)(items) == items[:3]
+    assert fresh(2, version=lambda: 10)(items) == items[:2]
+    mixed = [of(9), of(6, 9)]
+    assert fresh(2)(mixed) == mixed[:1]
+    assert fresh(0)([]) == []
+    with pytest.raises(ConfigError, match="max_lag=-1"):
+        fresh(-1)
+
+
 def test_filters_compose_from_left_to_right():
     items = credited(0.5, -0.5, 0.001)
     assert values(chain(positive_only, abs_min(0.01))(items)) == [0.5]
@@ -84,43 +143,3 @@ def test_filters_compose_from_left_to_right():
 def test_bad_constants_are_refused():
     with pytest.raises(ConfigError, match="multiple=0"):
         abs_min(0.01, multiple=0)
-
-
-# --- the groups that vary most (StarPO-S) ------------------------------------------------------------------
-
-SPREAD = [[1, 0, 1, 0], [1, 1, 1, 1], [0.5, 0.5, 0.5, 0.4], [1, 0, 0, 0]]
-
-
-def kept_groups(rewards, fraction, **options):
-    """Numbers of the groups that reach the credit behind the filter."""
-    groups = [make_group(r, task=make_task(str(i))) for i, r in enumerate(rewards)]
-    seen = []
-
-    def credit(kept):
-        seen.extend(int(group.task.task_id) for group in kept)
-        return []
-
-    keep_frac(credit, fraction, **options)(groups)
-    return seen
-
-
-def test_spread_within_groups():
-    assert [spread(make_group(r)) for r in SPREAD] == pytest.approx([0.57735, 0.0, 0.05, 0.5], abs=1e-5)
-
-
-def test_the_groups_that_vary_most_are_kept():
-    assert kept_groups(SPREAD, 0.25) == [0]
-    assert kept_groups(SPREAD, 0.75) == [0, 2, 3]
-    assert kept_groups(SPREAD, 0.25, rank_by="std_rev") == [1]
-    assert kept_groups(SPREAD[:2], 0.25) == [0]  # fewer than four: at least one
-
-
-def test_ties_go_to_the_earlier_group_and_without_any_spread_all_stay():
-    assert kept_groups([[0, 1], [1, 0], [0, 0]], 0.4) == [0]
-    assert kept_groups([[1, 1], [0, 0], [1, 1]], 0.4) == [0, 1, 2]
-
-
-@pytest.mark.parametrize("wrong", [{"fraction": 0.0}, {"fraction": 1.5}, {"rank_by": "mean"}])
-def test_a_share_of_no_groups_is_refused(wrong):
-    with pytest.raises(ConfigError, match="keep_frac"):
-        keep_frac(lambda groups: [], **wrong)
