@@ -14,8 +14,9 @@ from tests.e2e.run_files import small_run
 from tests.e2e.test_presets import shrunk
 
 BARE = ("checkpoint.every=1", "export=true", "model.critic={hidden: [8]}", "stages.1.options.minibatch=4")
-# A policy that cannot act yet earns penalties, which is enough to learn from.
-PENALTY = tuple(f"stages.{i}.options.reward={{outcome: success, invalid_action: -0.1}}" for i in (0, 1))
+# A policy that cannot act yet pays for its words, which is enough to learn from.
+LENGTH = "{outcome: success, length: {target: 1, rate: 0.004, unit: action_tokens}}"
+PENALTY = tuple(f"stages.{i}.options.reward={LENGTH}" for i in (0, 1))
 LORA = ("model.lora={rank: 2, alpha: 4}", "stages.1.options.bootstrap_truncated=true")
 
 
