@@ -24,13 +24,14 @@ from jaxagent.batch.targets import (
 from jaxagent.credit.group import group_mean, group_std, per_group
 from jaxagent.learn.terms import clipped_pg, entropy_bonus, kl
 from jaxagent.recipes.base import Materials, Recipe
+from jaxagent.recipes.credit import StepCredit, credit_of
 from jaxagent.recipes.policy import PolicyOptions, policy_update, task_source
 from jaxagent.recipes.rewards import returns_of
 from jaxagent.rewards.kl import kl_in_reward
 from jaxagent.stage import Aggregate, Stage, Term
 
 
-class GrpoOptions(PolicyOptions):
+class GrpoOptions(PolicyOptions, StepCredit):
     """std: divide by the group's standard deviation (false is Dr. GRPO's advantage).
 
     max_length: the constant L of aggregation fixed_len_sum.
@@ -84,7 +85,9 @@ def stage(options: GrpoOptions, materials: Materials) -> Stage:
         source=task_source(options, materials),
         iterations=options.iterations,
         reward=kl_in_reward(returns, beta=options.kl_coef) if options.kl_in == "reward" else returns,
-        credit=per_group(group_std(std_floor=options.std_floor) if options.std else group_mean),
+        credit=credit_of(
+            options, per_group(group_std(std_floor=options.std_floor) if options.std else group_mean)
+        ),
         samples=partial(policy_samples, terms=tuple(chosen)),
         terms=chosen,
         needs=streams(options),

@@ -18,12 +18,13 @@ from jaxagent.credit.filters import abs_min
 from jaxagent.credit.group import leave_one_out, per_group
 from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials, Recipe
+from jaxagent.recipes.credit import StepCredit, credit_of
 from jaxagent.recipes.policy import PolicyOptions, policy_update, task_source
 from jaxagent.recipes.rewards import returns_of
 from jaxagent.stage import Stage, Term
 
 
-class LoopOptions(PolicyOptions):
+class LoopOptions(PolicyOptions, StepCredit):
     """ratio: level of the importance ratio; token is best on AppWorld, turn and trajectory are the ablations."""
 
     tasks: int = Field(40, ge=1)
@@ -47,7 +48,7 @@ def stage(options: LoopOptions, materials: Materials) -> Stage:
         source=task_source(options, materials),
         iterations=options.iterations,
         reward=returns_of(options.reward),
-        credit=per_group(leave_one_out),
+        credit=credit_of(options, per_group(leave_one_out)),
         filter=abs_min(options.min_advantage),
         samples=policy_samples,
         terms={"pg": Term(policy_gradient, constant_count(average, nominal))},

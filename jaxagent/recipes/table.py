@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 
 from jaxagent.errors import ConfigError
-from jaxagent.recipes import gigpo, grpo, gvpo, loop, sft, skill_sd
+from jaxagent.recipes import agentevolver, gigpo, grpo, gvpo, loop, sft, skill_sd, step_returns
 from jaxagent.recipes.base import Recipe
 
 RECIPES: Mapping[str, Recipe] = {
@@ -15,6 +15,8 @@ RECIPES: Mapping[str, Recipe] = {
     "loop": loop.RECIPE,
     "gvpo": gvpo.RECIPE,
     "gigpo": gigpo.RECIPE,
+    "step_returns": step_returns.RECIPE,
+    "agentevolver": agentevolver.RECIPE,
     "skill_sd": skill_sd.RECIPE,
 }
 
