@@ -1,20 +1,22 @@
 """Numbers for state texts: equal texts share one, and, with a threshold, texts that are nearly equal.
 
-A new text joins the first cluster whose first text has `SequenceMatcher(first, text).ratio()` at or above the
-threshold, else it begins one. A bound keeps that affordable without changing it: what two texts have in common cannot
-exceed what they share when each character is counted by itself, tested against all clusters in one pass. And a common
-beginning and end decide alone where they are long enough; `ratio` can only miss them, by leaving frequent characters
-out.
+A new text joins the first cluster to whose first text it is similar enough, else it begins one. The similarity is
+`SequenceMatcher(first, text).ratio()`, or what a common beginning, a common end and words in place show, if that is
+more (`ratio` leaves frequent characters out of long texts). Two things keep it affordable. An upper bound, from how
+often each character occurs, is tested against all clusters in one pass. And words in place mostly decide: texts that
+differ in a few numbers never reach `ratio`.
 """
 
 from __future__ import annotations
 
+import re
 from difflib import SequenceMatcher
 
 import numpy as np
 from jaxtyping import Float, Int
 
 BINS = 64  # of characters; sharing one can only raise the bound
+WORDS = re.compile(r"\w+|\W")
 
 
 class StateIds:
@@ -47,7 +49,7 @@ class StateIds:
         match.set_seq2(text)  # analysed once for all heads
         for index in possible.tolist():
             head = self._heads[index]
-            if ends_ratio(head, text) >= self.similarity:
+            if in_place_ratio(head, text) >= self.similarity:
                 return index
             match.set_seq1(head)
             if match.ratio() >= self.similarity:
@@ -75,12 +77,19 @@ def characters(text: str) -> Int[np.ndarray, "B"]:
     return np.bincount(code_X % BINS, minlength=BINS).astype(np.int32)
 
 
-def ends_ratio(a: str, b: str) -> float:
-    """2 (common beginning + common end) / all characters; "mug 1." and "mug 2." -> 10/12."""
+def in_place_ratio(a: str, b: str) -> float:
+    """2 x (common beginning, common end, and equal words in the same places between them) / all characters.
+
+    "mug 1 on desk 1." and "mug 2 on desk 2.": all but two characters of each, 28/32.
+    """
     shorter = min(len(a), len(b))
     start = _agree(a, b, shorter)
     end = _agree(a[::-1], b[::-1], shorter - start)
-    return 2 * (start + end) / max(len(a) + len(b), 1)
+    words = [WORDS.findall(text[start : len(text) - end]) for text in (a, b)]
+    same = (
+        sum(len(one) for one, other in zip(*words) if one == other) if len(words[0]) == len(words[1]) else 0
+    )
+    return 2 * (start + same + end) / max(len(a) + len(b), 1)
 
 
 def _agree(a: str, b: str, most: int) -> int:
