@@ -42,13 +42,13 @@ class AttributionOptions(Record):
 
     judge: Literal["script", "endpoint"] = "script"
     endpoint: JudgeModel | None = None
-    alpha: float = Field(0.1, ge=0)
-    beta: float = Field(1.0, ge=0)
+    alpha: float = Field(default=0.1, ge=0)
+    beta: float = Field(default=1.0, ge=0)
     decay: Literal["none", "cosine"] = "none"
-    steps: int = Field(0, ge=0)
+    steps: int = Field(default=0, ge=0)
     sigma: Sigma = "traj_equal_step"
     orm_distribution: Distribution = "last_step"
-    inconsistent: float = Field(1.0, ge=0, le=1)
+    inconsistent: float = Field(default=1.0, ge=0, le=1)
     sqrt_length: bool = False
     skip: Skip = "none"
 

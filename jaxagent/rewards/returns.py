@@ -54,7 +54,8 @@ def composed(
         parts |= {"outcome": scale * float(outcome(trajectory)), "shaping": shaping}
         extra = {**trajectory.extra, PARTS: parts}
         if by_step:
-            extra[STEP_REWARDS] = tuple(np.sum(list(by_step.values()), axis=0, dtype=np.float64).tolist())
+            total_K = np.stack(list(by_step.values())).sum(axis=0, dtype=np.float64)
+            extra[STEP_REWARDS] = tuple(float(reward) for reward in total_K)
         return replace(trajectory, reward=parts["outcome"] + shaping, extra=extra)
 
     return lambda groups: mapped(groups, whole)
