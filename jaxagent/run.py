@@ -1,6 +1,7 @@
 """A run from its configuration to its folder: prepare, build stages, train, measure, export, report.
 
     run_dir/  config.yaml  tokenizer/  metrics.jsonl  checkpoints/  evaluations/  report/  export/  result.json
+              rollouts.bin, if the run file says `keep_rollouts`
 
 Started again with the same configuration it goes on from the newest checkpoint, or shows the table of a run that has
 ended; with another configuration it refuses. Nothing is written before everything that can be refused was.
@@ -24,6 +25,7 @@ from jaxagent.folder_lock import LOCK, locked
 from jaxagent.preemption import EXIT_PREEMPTED, Preemption
 from jaxagent.prepare import TRAINED, Prepared, prepare
 from jaxagent.recipes.base import Materials
+from jaxagent.recipes.stored import with_stored
 from jaxagent.rollout.demonstrate import play, tokens
 from jaxagent.stage import Stage
 from jaxagent.types import Group, Task
@@ -94,22 +96,20 @@ def build_stages(prepared: Prepared) -> list[Stage]:
             groups.append(Group(task, (tokens(played, prepared.env, prepared.renderer, number),)))
         return groups
 
-    stages = [
-        entry.recipe.stage(
-            entry.options,
-            Materials(
-                name=entry.name,
-                spec=prepared.env,
-                tasks=prepared.train_tasks,
-                renderer=prepared.renderer,
-                sampling=prepared.sampling,
-                row=entry.pack.length,
-                seed=config.seed + index,
-                demonstrate=demonstrate,
-            ),
+    stages, origin = [], prepared.origin
+    for index, entry in enumerate(prepared.entries):
+        materials = Materials(
+            name=entry.name,
+            spec=prepared.env,
+            tasks=prepared.train_tasks,
+            renderer=prepared.renderer,
+            sampling=prepared.sampling,
+            row=entry.pack.length,
+            seed=config.seed + index,
+            demonstrate=demonstrate,
+            origin=origin,
         )
-        for index, entry in enumerate(prepared.entries)
-    ]
+        stages.append(with_stored(entry.recipe.stage(entry.options, materials), entry.options, materials))
     for stage in stages:
         _check_schedule(stage)
     return stages

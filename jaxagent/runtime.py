@@ -12,6 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,10 @@ from jaxagent.checks import TOLERANCES
 from jaxagent.clock import COMPILATION, DECODE, ENVIRONMENTS, PYTHON, Clock, Meter
 from jaxagent.compilations import Compilations
 from jaxagent.console import RunConsole
+from jaxagent.data.rollout_store import FILE, RolloutWriter
 from jaxagent.eval.runner import EvalResult, evaluate
 from jaxagent.evaluations import START, Due, Evaluations, measuring
+from jaxagent.learn.state import averaged
 from jaxagent.learner import Learner, Model, temperature
 from jaxagent.metrics import JsonlWriter, MetricSink, TensorBoardWriter, WandbWriter, Writer
 from jaxagent.monitors import Monitor
@@ -33,7 +36,7 @@ from jaxagent.preemption import Preemption
 from jaxagent.prepare import Prepared
 from jaxagent.provenance import commit
 from jaxagent.report.trajectories import append_trajectories, pick, trajectory_record
-from jaxagent.rollouts import Collected, joined, open_rollouts
+from jaxagent.rollouts import Collected, collected_with, open_rollouts
 from jaxagent.stage import Plan, Stage
 from jaxagent.types import Credited, Group, Metrics, Sampling
 
@@ -84,6 +87,7 @@ class Runtime:
         self._earlier: Counter[str] = Counter()  # what earlier processes of this run used
         self.iterations = 0
         self._sink: MetricSink | None = None
+        self._kept: RolloutWriter | None = None
         self._learner: Learner | None = None
         self._stage = (0, "")
 
@@ -108,6 +112,8 @@ class Runtime:
             name = stages[place.stage].name if place.stage < len(stages) else "its end"
             self.console.message(f"going on at {name}, iteration {place.iteration + 1}")
         self._sink = MetricSink(self.folder, after=self.iterations - 1, writers=self._writers())
+        if self.config.keep_rollouts:
+            self._kept = RolloutWriter(self.folder / FILE, self.prepared.origin, after=self.iterations - 1)
         self.clock.lap("build")
         self.clock.take(START)
         if (due := self.evaluations.due_before(place.stage, place.iteration)) is not None:
@@ -142,13 +148,11 @@ class Runtime:
     def rollout(self, stage: Stage, plans: Sequence[Plan], iteration: int) -> Collected:
         """Roll out under the present weights, and whatever the stage asks for after seeing the groups."""
         assert stage.sampling is not None, f"stage {stage.name} has plans to roll out but no sampling rule"
-        collected = self.rollouts.run(plans, stage.sampling, seed=self._stream(iteration, 0))
-        number = 0
-        while stage.follow_up is not None and (more := stage.follow_up(collected.groups)):
-            number += 1
-            again = self.rollouts.run(more, stage.sampling, seed=self._stream(iteration, number))
-            collected = joined(collected, again)
-        return collected
+        play = partial(self._play, stage.sampling, iteration)
+        return collected_with(stage.follow_up, plans, play)
+
+    def _play(self, sampling: Sampling, iteration: int, plans: Sequence[Plan], number: int) -> Collected:
+        return self.rollouts.run(plans, sampling, seed=self._stream(iteration, number))
 
     def _stream(self, iteration: int, number: int) -> int:
         """Names the random streams of an iteration's rollouts, of round `number` of its follow-ups."""
@@ -163,8 +167,18 @@ class Runtime:
         return first
 
     def hand_off(self, learner: Learner) -> None:
+        """The new weights go to the decoder, and the reference follows them if the stage asks for that."""
         if learner.stage.rolls_out:
             self._load_engine(learner.params)
+        keep = learner.stage.reference_ema
+        if self._reference is not None and keep < 1:
+            self._reference = averaged(self._reference, learner.params, keep)
+            learner.model = replace(learner.model, frozen=self._frozen(learner.stage))
+
+    def keep(self, groups: Sequence[Group]) -> None:
+        """Write the iteration's rollouts with their returns and streams to the store, if the run file asks for it."""
+        if self._kept is not None and self._rolls_out and self.iterations % self.config.keep_rollouts == 0:
+            self._kept.write(groups, iteration=self.iterations, stage=self._stage[1])
 
     def show(self, credited: Sequence[Credited]) -> None:
         """Keep a few rollouts for the report's viewer."""
@@ -319,6 +333,8 @@ class Runtime:
         self.compilations.close()
         if self._sink is not None:
             self._sink.close()
+        if self._kept is not None:
+            self._kept.close()
 
     def __enter__(self) -> Runtime:
         return self

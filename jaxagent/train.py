@@ -48,19 +48,25 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
         groups = learner.score(groups, stream)
     clock.lap("score")
     groups = stage.reward(groups) if stage.reward else groups
+    run.keep(groups)
     credited = credit(stage, groups)
     run.show(credited)
     clock.lap("credit")
     kept = stage.filter(credited) if stage.filter else credited  # the baseline has seen all
     taught_credit, teaching = taught(kept, stage.teacher, learner, run.renderer)
     clock.lap("teacher")
-    metrics = learner.update(stage.samples(taught_credit), seed=(run.seed, run.stage_index, iteration))
+    samples = stage.samples(taught_credit)
+    metrics = learner.update(samples, seed=(run.seed, run.stage_index, iteration))
     clock.lap("update")
     if metrics["update/steps"]:
         run.hand_off(learner)
     clock.lap("hand_off")
     if "old" in stage.needs:
         metrics |= mismatch_metrics(groups)
+    if stage.filter:
+        metrics["filter/dropped"] = float(len(credited) - len(kept))
+    if stage.measure:
+        metrics |= stage.measure(groups, samples)
     observed = stage.source.observe(groups)
     measured = {**group_metrics(groups), **credit_metrics(credited)} if stage.credit else {}
     clock.lap(PYTHON)

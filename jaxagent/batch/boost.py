@@ -1,8 +1,6 @@
 """A wider upper clip for some trajectories: the same policy gradient as two terms that share one count.
 
-    terms = {"pg": Term(clipped_pg(0.2, 0.28), jointly(token_mean, NAMES)),
-             "pg_boosted": Term(clipped_pg(0.2, 0.6), jointly(token_mean, NAMES))}        NAMES = ("pg", "pg_boosted")
-    samples = boosted(policy_samples, …)
+    boosted_stage(stage, clipped_pg(0.2, 0.6))        "pg" keeps its clip, flagged trajectories move to "pg_boosted"
 
 A trajectory is boosted by the flag `extra["boost"]`, e.g. one that was guided by an experience which is stripped before
 training (AgentEvolver): its ratios start far from the sampled distribution, and what succeeded there is to be learnt.
@@ -17,10 +15,18 @@ from dataclasses import replace
 import numpy as np
 
 from jaxagent.errors import ConfigError
-from jaxagent.stage import Aggregate, Samples
+from jaxagent.stage import Aggregate, Loss, Samples, Stage
 from jaxagent.types import Credited, Sample
 
 BOOST = "boost"  # key of `Trajectory.extra`
+
+
+def boosted_stage(stage: Stage, loss: Loss, *, term: str = "pg", other: str = "pg_boosted") -> Stage:
+    """The stage with its policy term split: flagged trajectories are trained by `loss`, averaged with the rest."""
+    policy = stage.terms[term]
+    shared = replace(policy, aggregate=jointly(policy.aggregate, (term, other)))
+    terms = {**stage.terms, term: shared, other: replace(shared, loss=loss)}
+    return replace(stage, samples=boosted(stage.samples, term=term, other=other), terms=terms)
 
 
 def boosted(samples: Samples, *, term: str = "pg", other: str = "pg_boosted") -> Samples:

@@ -17,20 +17,18 @@ from pydantic import Field, model_validator
 
 from jaxagent.auxlm.background import Background
 from jaxagent.auxlm.client import AuxLM, ScriptedBackend
-from jaxagent.batch.boost import boosted, jointly
+from jaxagent.batch.boost import boosted_stage
 from jaxagent.batch.targets import policy_samples, token_mean
 from jaxagent.config import Record
 from jaxagent.credit.attribution import Attribution, Distribution, Fusion, Sigma, Skip, cosine_alpha
 from jaxagent.credit.step_judge import ATTRIBUTE, StepJudge, script_labels
 from jaxagent.data.iteration import IterationOf
-from jaxagent.learn.terms import clipped_pg, kl
+from jaxagent.learn.terms import clipped_pg, corrected, kl
 from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.credit import refuse_over_steps
-from jaxagent.recipes.policy import PolicyOptions, policy_update, task_source
+from jaxagent.recipes.policy import PG, PolicyOptions, policy_recipe, policy_update, task_source
 from jaxagent.recipes.rewards import JudgeModel, returns_of
 from jaxagent.stage import Stage, Term
-
-POLICY = ("pg", "pg_boosted")
 
 
 class AttributionOptions(Record):
@@ -88,17 +86,13 @@ class AgentEvolverOptions(PolicyOptions):
         return refuse_over_steps(values, "agentevolver")
 
 
-def stage(options: AgentEvolverOptions, materials: Materials) -> Stage:
+def plain_stage(options: AgentEvolverOptions, materials: Materials) -> Stage:
+    """Everything but the boost."""
     source = IterationOf(task_source(options, materials))
     asked = options.attribution
-    average = jointly(token_mean, POLICY)
-    terms = {
-        "pg": Term(clipped_pg(options.clip_low, options.clip_high), average),
-        "pg_boosted": Term(clipped_pg(options.clip_low, options.boost), average),
-    }
+    terms = {PG: Term(clipped_pg(options.clip_low, options.clip_high), token_mean)}
     if options.kl_coef:
         terms["kl"] = Term(kl("k3"), token_mean, options.kl_coef)
-    included = tuple(name for name in terms if name != "pg_boosted")
     return Stage(
         name=materials.name,
         source=source,
@@ -109,11 +103,22 @@ def stage(options: AgentEvolverOptions, materials: Materials) -> Stage:
             alpha=lambda: asked.alpha_at(source.iteration, options.iterations),
             fusion=asked.fusion(),
         ),
-        samples=boosted(partial(policy_samples, terms=included)),
+        samples=partial(policy_samples, terms=tuple(terms)),
         terms=terms,
         needs=(("old",) if options.off_policy else ()) + (("reference",) if options.kl_coef else ()),
         sampling=materials.sampling,
         update=policy_update(options),
+    )
+
+
+PLAIN = policy_recipe(AgentEvolverOptions, plain_stage)
+
+
+def stage(options: AgentEvolverOptions, materials: Materials) -> Stage:
+    """The boost comes last: a correction for the sampler is that of all tokens."""
+    wide = clipped_pg(options.clip_low, options.boost)
+    return boosted_stage(
+        PLAIN.stage(options, materials), wide if options.mismatch.weigh is None else corrected(wide)
     )
 
 

@@ -16,9 +16,9 @@ from pydantic import Field, model_validator
 from jaxagent.batch.targets import policy_samples, seq_mean_token_mean, step_mean
 from jaxagent.credit.gigpo import EpisodeUnit, Mode, gigpo
 from jaxagent.learn.terms import clipped_pg, kl
-from jaxagent.recipes.base import Materials, Recipe
+from jaxagent.recipes.base import Materials
 from jaxagent.recipes.credit import refuse_over_steps
-from jaxagent.recipes.policy import PolicyOptions, policy_update, task_source
+from jaxagent.recipes.policy import PolicyOptions, policy_recipe, policy_update, task_source
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions, returns_of
 from jaxagent.rewards.step_rewards import Rewards
 from jaxagent.stage import Stage, Term
@@ -80,4 +80,4 @@ def stage(options: GigpoOptions, materials: Materials) -> Stage:
     )
 
 
-RECIPE = Recipe(GigpoOptions, stage)
+RECIPE = policy_recipe(GigpoOptions, stage)

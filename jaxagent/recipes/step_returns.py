@@ -18,9 +18,9 @@ from jaxagent.config import Record
 from jaxagent.credit.group import group_mean, leave_one_out
 from jaxagent.credit.step_returns import Baseline, step_returns
 from jaxagent.learn.terms import clipped_pg
-from jaxagent.recipes.base import Materials, Recipe
+from jaxagent.recipes.base import Materials
 from jaxagent.recipes.credit import refuse_over_steps
-from jaxagent.recipes.policy import PolicyOptions, policy_update, task_source
+from jaxagent.recipes.policy import PolicyOptions, policy_recipe, policy_update, task_source
 from jaxagent.recipes.rewards import RewardOptions, SubgoalOptions, returns_of
 from jaxagent.rewards.step_rewards import Rewards, StepRewards
 from jaxagent.rewards.subgoals import progress_shaping
@@ -97,4 +97,4 @@ def _shaping(options: StepReturnsOptions) -> StepRewards | None:
     return progress_shaping(goals, gamma=options.gamma, cap=progress.cap, in_order=progress.in_order)
 
 
-RECIPE = Recipe(StepReturnsOptions, stage)
+RECIPE = policy_recipe(StepReturnsOptions, stage)

@@ -6,12 +6,31 @@ import difflib
 from collections.abc import Mapping
 
 from jaxagent.errors import ConfigError
-from jaxagent.recipes import agentevolver, gigpo, grpo, gvpo, loop, sft, skill_sd, step_returns
+from jaxagent.recipes import (
+    agentevolver,
+    cispo,
+    dapo,
+    gigpo,
+    grpo,
+    gspo,
+    gvpo,
+    loop,
+    reinforce,
+    rpp,
+    sft,
+    skill_sd,
+    step_returns,
+)
 from jaxagent.recipes.base import Recipe
 
 RECIPES: Mapping[str, Recipe] = {
     "sft": sft.RECIPE,
+    "reinforce": reinforce.RECIPE,
+    "rpp": rpp.RECIPE,
     "grpo": grpo.RECIPE,
+    "dapo": dapo.RECIPE,
+    "gspo": gspo.RECIPE,
+    "cispo": cispo.RECIPE,
     "loop": loop.RECIPE,
     "gvpo": gvpo.RECIPE,
     "gigpo": gigpo.RECIPE,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
@@ -24,6 +24,27 @@ def mapped(groups: Sequence[Group], change: Callable[[Trajectory], Trajectory]) 
     return [replace(group, trajectories=tuple(map(change, group.trajectories))) for group in groups]
 
 
+def _same(trajectory: Trajectory) -> Trajectory:
+    return trajectory
+
+
+@dataclass(frozen=True)
+class Changed:
+    """`Returns` with every trajectory changed before, or after, its return is set. Closes what it wraps (a judge)."""
+
+    returns: Returns
+    before: Callable[[Trajectory], Trajectory] = _same
+    after: Callable[[Trajectory], Trajectory] = _same
+
+    def __call__(self, groups: Sequence[Group]) -> list[Group]:
+        return mapped(self.returns(mapped(groups, self.before)), self.after)
+
+    def close(self) -> None:
+        close = getattr(self.returns, "close", None)
+        if close is not None:
+            close()
+
+
 def each(reward: Reward) -> Returns:
     """R = reward(trajectory)."""
     return lambda groups: mapped(groups, lambda t: replace(t, reward=float(reward(t))))
@@ -36,15 +57,16 @@ def composed(
     step_terms: Mapping[str, StepTerm] | None = None,
     scale: float = 1.0,
     cap: float = 0.0,
+    floor: float | None = None,
 ) -> Returns:
-    """R = scale * outcome + the sum of the terms, held within [-cap, cap] (0: no cap). Composite reward of F1.
+    """R = scale * outcome + the sum of the terms, held within [-cap, cap] (0: no cap); R is at least `floor`.
 
     Every part is kept in the trajectory's `extra` and logged by its name. A sum of terms that reaches the outcome's
     size makes a policy that collects terms; the cap keeps it below. step_terms: terms that belong to steps; their sum
     per step is kept too, for credit that is finer than a trajectory.
     """
 
-    def whole(trajectory: Trajectory) -> Trajectory:
+    def with_return(trajectory: Trajectory) -> Trajectory:
         parts = {name: float(term(trajectory)) for name, term in terms.items()}
         by_step = {name: term(trajectory) for name, term in (step_terms or {}).items()}
         parts |= {name: float(reward_K.sum()) for name, reward_K in by_step.items()}
@@ -56,6 +78,7 @@ def composed(
         if by_step:
             total_K = np.stack(list(by_step.values())).sum(axis=0, dtype=np.float64)
             extra[STEP_REWARDS] = tuple(float(reward) for reward in total_K)
-        return replace(trajectory, reward=parts["outcome"] + shaping, extra=extra)
+        whole = parts["outcome"] + shaping
+        return replace(trajectory, reward=whole if floor is None else max(floor, whole), extra=extra)
 
-    return lambda groups: mapped(groups, whole)
+    return lambda groups: mapped(groups, with_return)

@@ -7,12 +7,11 @@ import pytest
 
 from jaxagent.batch.boost import BOOST
 from jaxagent.errors import ConfigError
-from jaxagent.recipes.credit import ShapeOptions, StepCredit, refuse_dropped_groups
 from jaxagent.recipes.table import RECIPES
 from jaxagent.train import credit
 from jaxagent.types import Group
 from tests.made_episodes import make_step, make_task, make_trajectory
-from tests.recipes.test_stages import materials
+from tests.recipes.test_stages import materials, scored
 
 # Four rollouts: actions, how each step ran, and the tests passed of 4.
 ROLLOUTS = [
@@ -57,6 +56,8 @@ SALT_RLOO = [[0, 2 / 9, 2 / 3], [0, 2 / 9, -2 / 3], [0, -2 / 3, -2 / 3], [0, 2 /
 
 def test_salt_over_each_estimator():
     close(advantages("loop", salt={}), SALT_RLOO)
+    close(advantages("reinforce", baseline="leave_one_out", salt={}), SALT_RLOO)
+    close(advantages("reinforce", baseline="batch_mean", salt={}), [np.array(a) * 3 / 4 for a in SALT_RLOO])
     mean_only = [np.array(a) * 3 / 4 for a in SALT_RLOO]
     close(advantages("grpo", std=False, salt={}), mean_only)
     close(advantages("grpo", salt={}), [a / np.sqrt(1 / 3) for a in mean_only])
@@ -154,6 +155,19 @@ def test_a_boosted_trajectory_is_trained_by_the_other_term():
     assert counts == {"pg": 24, "pg_boosted": 24, "kl": 24}
 
 
+def test_a_correction_for_the_sampler_is_that_of_boosted_trajectories_too():
+    options = RECIPES["agentevolver"].options.parse({"mismatch": {"mode": "token_trunc", "cap": 1.5}})
+    stage = RECIPES["agentevolver"].stage(options, materials())
+    made = group()
+    flagged = replace(made.trajectories[0], extra={BOOST: True})
+    groups = [scored(replace(made, trajectories=(flagged, *made.trajectories[1:])), stage.needs)]
+    samples = stage.samples(credit(stage, stage.reward(groups)))
+    stage.close()
+    assert samples[0].include["pg_boosted"].any()
+    assert all("mismatch" in sample.logprobs for sample in samples)
+    assert "mismatch" in stage.terms["pg_boosted"].loss.needs
+
+
 @pytest.mark.parametrize(
     ("recipe", "options", "reason"),
     [
@@ -170,6 +184,12 @@ def test_a_boosted_trajectory_is_trained_by_the_other_term():
         ("loop", {"salt": {"history": -1}}, "greater than or equal to 0"),
         ("grpo", {"gvpo": {"shape": "multiply"}}, "options.gvpo.shape='multiply'"),
         ("gvpo", {"gvpo": {}}, "unknown key"),
+        ("loop", {"ratio": "trajectory", "salt": {}}, "takes one advantage for it"),
+        ("loop", {"ratio": "trajectory", "gvpo": {}}, "use ratio: token or turn"),
+        ("dapo", {"gvpo": {}}, "dynamic sampling leaves these groups out; drop one of the two"),
+        ("grpo", {"gvpo": {}, "keep_groups": "varied"}, "keep_groups=varied leaves these groups out"),
+        ("reinforce", {"salt": {}, "gamma": 0.9}, "keep gamma: 1 and rewards: outcome with it"),
+        ("reinforce", {"salt": {}, "rewards": "environment"}, "keep gamma: 1 and rewards: outcome with it"),
         ("agentevolver", {"attribution": {"judge": "endpoint"}}, "judge: endpoint goes with `endpoint`"),
         (
             "agentevolver",
@@ -197,8 +217,18 @@ def test_what_makes_no_sense_is_refused_with_the_reason(recipe, options, reason)
     assert reason in str(refused.value)
 
 
-def test_the_correction_of_failed_steps_needs_the_groups_without_variance():
-    with pytest.raises(ValueError, match="dynamic leaves these groups out; drop one of the two"):
-        refuse_dropped_groups(StepCredit(gvpo=ShapeOptions()), "dynamic")
-    refuse_dropped_groups(StepCredit(gvpo=ShapeOptions(shape="mask")), "dynamic")  # teaches nothing there
-    refuse_dropped_groups(StepCredit(salt={}), "dynamic")  # has nothing to teach there
+@pytest.mark.parametrize(
+    ("recipe", "options"),
+    [
+        ("dapo", {"gvpo": {}, "dynamic": False}),
+        ("dapo", {"gvpo": {"shape": "mask"}}),  # teaches nothing in a group without variance
+        ("dapo", {"salt": {}}),
+        ("grpo", {"salt": {}, "keep_groups": "std"}),
+        ("loop", {"salt": {}, "ratio": "turn"}),
+        ("gspo", {"salt": {}}),
+        ("cispo", {"salt": {}, "gvpo": {}}),
+    ],
+)
+def test_what_makes_sense_is_not(recipe, options):
+    parsed = RECIPES[recipe].options.parse(options)
+    assert RECIPES[recipe].stage(parsed, materials()).credit is not None
