@@ -70,6 +70,7 @@ def run_host_half(recipe, groups, **options):
     stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse(options), materials())
     credited = credit(stage, stage.reward([scored(group, stage.needs) for group in groups]))
     credited = stage.filter(credited) if stage.filter else credited
+    stage.close()
     return credited, pack(stage.samples(credited), stage.terms, rows=4, length=32)
 
 
@@ -183,7 +184,7 @@ def test_a_batch_holds_every_stream_that_a_term_reads(recipe):
     stage = RECIPES[recipe].stage(RECIPES[recipe].options(), materials())
     for name, term in stage.terms.items():
         assert set(getattr(term.loss, "needs", ())) <= set(packed[0].batch.logprobs)
-        assert packed[0].batch.weight[name].any() == (name not in ("distill", "internal"))
+        assert packed[0].batch.weight[name].any() == (name not in ("distill", "internal", "pg_boosted"))
 
 
 def test_a_group_without_variance_teaches_failed_steps_under_gvpo_only():
