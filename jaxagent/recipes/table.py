@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from jaxagent.errors import ConfigError
 from jaxagent.recipes import (
+    agentevolver,
     cispo,
     critic,
     dapo,
@@ -27,6 +28,7 @@ from jaxagent.recipes import (
     skill_sd,
     skillrl,
     starpo,
+    step_returns,
     vapo,
     vtrace,
 )
@@ -43,6 +45,8 @@ RECIPES: Mapping[str, Recipe] = {
     "loop": loop.RECIPE,
     "gvpo": gvpo.RECIPE,
     "gigpo": gigpo.RECIPE,
+    "step_returns": step_returns.RECIPE,
+    "agentevolver": agentevolver.RECIPE,
     "skill_sd": skill_sd.RECIPE,
     "skill_grpo": skill_grpo.RECIPE,
     "opd": opd.RECIPE,
