@@ -24,7 +24,6 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxagent.credit.batch import whiten
-from jaxagent.credit.gigpo import Rewards, discounted
 from jaxagent.credit.group import survivors
 from jaxagent.credit.tokens import (
     Estimated,
@@ -35,6 +34,7 @@ from jaxagent.credit.tokens import (
     token_rewards,
 )
 from jaxagent.errors import ConfigError
+from jaxagent.rewards.step_rewards import Rewards, discounted
 from jaxagent.stage import Credit
 from jaxagent.types import Credited, Group, Trajectory
 

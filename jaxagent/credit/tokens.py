@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxagent.credit.gigpo import Rewards, environment_rewards, outcome_rewards
 from jaxagent.errors import RolloutError
 from jaxagent.rewards.kl import kl_token_rewards
 from jaxagent.rewards.returns import PARTS
+from jaxagent.rewards.step_rewards import Rewards, environment_rewards, outcome_rewards
 from jaxagent.types import Credited, Trajectory
 
 

@@ -18,10 +18,10 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-from jaxagent.credit.gigpo import Rewards
 from jaxagent.credit.group import survivors
 from jaxagent.credit.tokens import Estimated, bootstrap_value, sampled, token_rewards
 from jaxagent.errors import ConfigError
+from jaxagent.rewards.step_rewards import Rewards
 from jaxagent.stage import Credit
 from jaxagent.types import Credited, Group, Trajectory
 

@@ -18,12 +18,12 @@ from jaxagent.batch.targets import token_mean
 from jaxagent.batch.values import VALUE, value_samples
 from jaxagent.config import Record
 from jaxagent.credit.gae import GaeRule, Level, monte_carlo
-from jaxagent.credit.gigpo import Rewards
 from jaxagent.data.tasks import TaskSource
 from jaxagent.learn.value import value_loss
 from jaxagent.model.critic import PREFIX
 from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions, returns_of
+from jaxagent.rewards.step_rewards import Rewards
 from jaxagent.stage import Stage, Term, Update
 
 

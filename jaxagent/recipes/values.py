@@ -10,10 +10,10 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from jaxagent.batch.targets import token_mean
-from jaxagent.credit.gigpo import Rewards
 from jaxagent.learn.value import decaying, value_loss
 from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.policy import PolicyOptions, policy_recipe, policy_update
+from jaxagent.rewards.step_rewards import Rewards
 from jaxagent.stage import Stage, Term, Update
 
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jaxagent.credit.gigpo import discounted
 from jaxagent.credit.vtrace import VtraceRule, targets, vtrace
 from jaxagent.errors import ConfigError
+from jaxagent.rewards.step_rewards import discounted
 from jaxagent.types import Group
 from tests.credit.test_gae import close, ending, episode
 from tests.made_episodes import make_task
