@@ -237,7 +237,8 @@ class Segment:
     """One contiguous token sequence exactly as the policy saw it. Every sampled token is trained in one segment.
 
     logprobs: token streams by name: "behaviour" (from the sampler) always; the loop adds "old",
-    "reference", "teacher" when a stage asks for them. 0 outside the mask.
+    "reference", "teacher" when a stage asks for them. 0 outside the mask. With a value function also
+    "value" and "bootstrap" (scoring.py), and from credit "return", what "value" should have been.
     """
 
     ids_T: Int[np.ndarray, "T"]

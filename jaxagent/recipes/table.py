@@ -9,6 +9,7 @@ from jaxagent.errors import ConfigError
 from jaxagent.recipes import (
     agentevolver,
     cispo,
+    critic,
     dapo,
     gigpo,
     grpo,
@@ -16,6 +17,7 @@ from jaxagent.recipes import (
     gvpo,
     loop,
     opd,
+    ppo,
     reinforce,
     rft,
     rpp,
@@ -25,7 +27,10 @@ from jaxagent.recipes import (
     skill_grpo,
     skill_sd,
     skillrl,
+    starpo,
     step_returns,
+    vapo,
+    vtrace,
 )
 from jaxagent.recipes.base import Recipe
 
@@ -49,6 +54,12 @@ RECIPES: Mapping[str, Recipe] = {
     "skillrl": skillrl.RECIPE,
     "rft": rft.RECIPE,
     "sage": sage.RECIPE,
+    "critic": critic.RECIPE,
+    "ppo": ppo.RECIPE,
+    "vapo": vapo.RECIPE,
+    "vtrace": vtrace.RECIPE,
+    "starpo": starpo.RECIPE,
+    "starpo_s": starpo.STABILISED,
 }
 
 
