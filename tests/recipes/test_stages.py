@@ -21,6 +21,8 @@ from tests.made_episodes import make_task, make_trajectory
 
 STEPS = ["ok", "runtime_error", "ok"]
 POLICY = sorted(name for name, recipe in RECIPES.items() if issubclass(recipe.options, PolicyOptions))
+NO_POLICY_TERM = ["opd"]  # a teacher alone moves its policy
+WITH_POLICY_TERM = sorted(set(POLICY) - set(NO_POLICY_TERM))
 
 
 def materials(**changes):
@@ -306,7 +308,7 @@ def behaving(group, behaviour):
     )
 
 
-@pytest.mark.parametrize("recipe", [name for name in POLICY if name != "opd"])  # it has no policy term
+@pytest.mark.parametrize("recipe", WITH_POLICY_TERM)
 def test_every_policy_recipe_corrects_its_policy_term(recipe):
     """rho = e^.5 on every token, capped at 1.5: weights on the loss, the same counts, the metrics of the correction."""
     options = {"mismatch": {"mode": "token_trunc", "cap": 1.5}}
@@ -335,7 +337,7 @@ def test_every_policy_recipe_corrects_its_policy_term(recipe):
     assert metrics["async/lag_mean"] == 0.0
 
 
-@pytest.mark.parametrize("recipe", POLICY)
+@pytest.mark.parametrize("recipe", WITH_POLICY_TERM)
 def test_every_policy_recipe_takes_the_sampler_for_the_old_policy(recipe):
     options = {"mismatch": {"mode": "bypass"}, "minibatch": 2}
     stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse(options), materials())
@@ -366,7 +368,7 @@ def test_every_policy_recipe_drops_stale_trajectories_after_credit(recipe):
     assert (metrics["async/lag_max"], metrics["async/stale"]) == (2.0, 1.0)
 
 
-@pytest.mark.parametrize("recipe", POLICY)
+@pytest.mark.parametrize("recipe", WITH_POLICY_TERM)
 def test_every_policy_recipe_can_imitate_solved_episodes(recipe):
     """Only the tokens of the one solved rollout, whatever their advantage; 6 of them."""
     stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse({"solved_nll": 0.1}), materials())
@@ -378,7 +380,16 @@ def test_every_policy_recipe_can_imitate_solved_episodes(recipe):
     assert stage.terms["solved"].aggregate(samples[1:], "solved")[1] == 0.0  # nothing solved: no term
 
 
-@pytest.mark.parametrize("recipe", POLICY)
+@pytest.mark.parametrize("recipe", NO_POLICY_TERM)
+@pytest.mark.parametrize(
+    "options", [{"mismatch": {"mode": "token_trunc"}}, {"mismatch": {"mode": "bypass"}}, {"solved_nll": 0.1}]
+)
+def test_without_a_policy_term_there_is_nothing_to_correct_or_to_stand_beside(recipe, options):
+    with pytest.raises(ConfigError, match="policy term"):
+        RECIPES[recipe].stage(RECIPES[recipe].options.parse(options), materials())
+
+
+@pytest.mark.parametrize("recipe", WITH_POLICY_TERM)
 def test_every_policy_recipe_can_hold_its_entropy_up(recipe):
     """The same tokens and the same average as the policy term."""
     stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse({"entropy_coef": 0.01}), materials())
