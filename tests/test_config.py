@@ -36,7 +36,7 @@ def test_shipped_run_files_are_valid(path):
         find_recipe(stage.recipe).options.parse(stage.options)
 
 
-NO_SETUP = {"rpp", "gspo", "cispo", "skillrl"}  # whose papers print no set-up on an environment of ours
+NO_SETUP = {"rpp", "gspo", "cispo"}  # whose papers print no set-up on an environment of ours
 
 
 def test_every_recipe_has_a_run_file_for_the_world_and_for_its_paper():
