@@ -392,6 +392,14 @@ def test_every_policy_recipe_can_imitate_solved_episodes(recipe):
     assert stage.terms["solved"].aggregate(samples[1:], "solved")[1] == 0.0  # nothing solved: no term
 
 
+@pytest.mark.parametrize(
+    "options", [{"mismatch": {"mode": "token_trunc"}}, {"mismatch": {"mode": "bypass"}}, {"solved_nll": 0.1}]
+)
+def test_without_a_policy_term_there_is_nothing_to_correct_or_to_stand_beside(options):
+    with pytest.raises(ConfigError, match="policy term"):
+        RECIPES["opd"].stage(RECIPES["opd"].options.parse(options), materials())
+
+
 @pytest.mark.parametrize("recipe", WITH_PG)
 def test_every_policy_recipe_can_hold_its_entropy_up(recipe):
     """The same tokens and the same average as the policy term."""
