@@ -44,7 +44,7 @@ def group_metrics(groups: Sequence[Group]) -> Metrics:
 def part_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
     """Means of what the returns are made of (`extra["reward_parts"]`), over the episodes that have the part."""
     parts = means(trajectory.extra.get(PARTS, {}) for trajectory in trajectories)
-    return {f"reward/{name}": value for name, value in parts.items()}
+    return {f"reward/{name}": value for name, value in parts.items()} | _shares(trajectories)
 
 
 def means(records: Iterable[Mapping[str, float]]) -> Metrics:
@@ -54,6 +54,18 @@ def means(records: Iterable[Mapping[str, float]]) -> Metrics:
         for name, value in record.items():
             found.setdefault(name, []).append(value)
     return {name: float(np.mean(values)) for name, values in found.items()}
+
+
+def _shares(trajectories: Sequence[Trajectory]) -> Metrics:
+    """How much of the returns is shaping (by size), and how far a judge scores above the environment's verdicts."""
+    parts = [(t.extra.get(PARTS, {}), t.success) for t in trajectories]
+    outcome = sum(abs(p["outcome"]) for p, _ in parts if "shaping" in p)
+    shaping = sum(abs(p["shaping"]) for p, _ in parts if "shaping" in p)
+    gaps = [p["judge"] - solved for p, solved in parts if "judge" in p]
+    return {
+        **({"reward/shaping_share": shaping / (outcome + shaping)} if outcome + shaping else {}),
+        **({"reward/judge_gap": float(np.mean(gaps))} if gaps else {}),
+    }
 
 
 def credit_metrics(credited: Sequence[Credited]) -> Metrics:

@@ -15,10 +15,16 @@ from jaxagent.recipes import (
     gspo,
     gvpo,
     loop,
+    opd,
     reinforce,
+    rft,
     rpp,
+    sage,
     sft,
+    siri,
+    skill_grpo,
     skill_sd,
+    skillrl,
     step_returns,
 )
 from jaxagent.recipes.base import Recipe
@@ -37,6 +43,12 @@ RECIPES: Mapping[str, Recipe] = {
     "step_returns": step_returns.RECIPE,
     "agentevolver": agentevolver.RECIPE,
     "skill_sd": skill_sd.RECIPE,
+    "skill_grpo": skill_grpo.RECIPE,
+    "opd": opd.RECIPE,
+    "siri": siri.RECIPE,
+    "skillrl": skillrl.RECIPE,
+    "rft": rft.RECIPE,
+    "sage": sage.RECIPE,
 }
 
 
