@@ -157,7 +157,8 @@ class RolloutConfig(Record):
     slots: sessions whose KV is kept, and live episodes. cache_buckets: shorter cache lengths that are compiled too.
     query_buckets, prefill_rows: shapes of prefill calls. tokens_per_call: tokens sampled before new requests join.
     retries: of an episode whose environment failed. step_seconds: deadline of one action; 0 is the environment's own.
-    quorum: share of an iteration's episodes that must end, two of every task among them; the rest is cut and dropped.
+    quorum: share of an iteration's episodes that must end, `quorum_per_task` of every task among them (one rollout has
+            no baseline); the rest is cut and dropped.
     """
 
     max_steps: int = Field(ge=1)
@@ -174,6 +175,7 @@ class RolloutConfig(Record):
     max_observation_chars: int = Field(default=16_000, ge=16)
     retries: int = Field(default=5, ge=0)
     quorum: float = Field(default=1.0, gt=0, le=1)
+    quorum_per_task: int = Field(default=2, ge=2)
     step_seconds: float = Field(default=0.0, ge=0)
 
     @model_validator(mode="after")
@@ -190,6 +192,10 @@ class RolloutConfig(Record):
         if min(self.query_buckets, default=0) < 1:
             raise ValueError(
                 f"query_buckets={list(self.query_buckets)}: expected one size or more, each at least 1"
+            )
+        if self.quorum == 1 and self.quorum_per_task != 2:
+            raise ValueError(
+                f"quorum_per_task={self.quorum_per_task} is read only with quorum below 1; LOOP's are 4 and 0.9"
             )
         if 0 < self.temperature < 1e-3:
             raise ValueError(f"temperature={self.temperature} is neither greedy (0) nor at least 0.001")

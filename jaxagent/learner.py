@@ -26,7 +26,14 @@ from jaxagent.stage import Stage, Term, Update
 from jaxagent.types import Group, Metrics, Sample, Segment
 
 SCORED = "score"
-SUMMED = ("update/steps", "update/tokens", "skip/nonfinite", "skip/no_gradient", "skip/empty_batch")
+SUMMED = (
+    "update/steps",
+    "update/tokens",
+    "skip/nonfinite",
+    "skip/no_gradient",
+    "skip/outlier",
+    "skip/empty_batch",
+)
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,7 @@ class Learner:
             partition=model.partition,
             execution=model.execution,
             max_skipped=stage.update.max_nan,
+            outlier_sigma=stage.update.outlier_sigma,
         )
         self._score = make_score(model.graphdef, model.execution)
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from jaxagent.clock import Meter
-from jaxagent.config import RunConfig
+from jaxagent.config import RolloutConfig, RunConfig
 from jaxagent.envs.pool import Deadlines, EnvPool
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.ray_pool import RayCluster, open_ray_pool
@@ -23,7 +23,7 @@ from jaxagent.rollout.episode import EpisodeLimits, run_episode
 from jaxagent.rollout.plans import Quorum, RolloutRules, Runner, run_plans
 from jaxagent.rollout.stats import rollout_metrics
 from jaxagent.rollout.talk import Agent, run_talk
-from jaxagent.stage import Plan
+from jaxagent.stage import FollowUp, Plan
 from jaxagent.types import Generate, Group, Metrics, Sampling, Task
 
 T = TypeVar("T")
@@ -49,6 +49,21 @@ def joined(first: Collected, second: Collected) -> Collected:
         for name in ("submitted", "retries")
     }
     return Collected(groups, rollout_metrics(groups, **counts))
+
+
+def collected_with(
+    follow_up: FollowUp | None, plans: Sequence[Plan], play: Callable[[Sequence[Plan], int], Collected]
+) -> Collected:
+    """An iteration's rounds: its plans, then what `follow_up` asks for, until it asks for nothing.
+
+    play: (plans, number of the round).
+    """
+    collected = play(plans, 0)
+    number = 0
+    while follow_up is not None and (more := follow_up(collected.groups)):
+        number += 1
+        collected = joined(collected, play(more, number))
+    return collected
 
 
 class Rollouts:
@@ -164,12 +179,16 @@ def _open_pool(config: RunConfig, spec: EnvSpec, meter: Meter, first: Task | Non
     return pool
 
 
+def rules_of(rollout: RolloutConfig) -> RolloutRules:
+    quorum = Quorum(rollout.quorum, per_task=rollout.quorum_per_task) if rollout.quorum < 1 else None
+    return RolloutRules(concurrency=rollout.slots, retries=rollout.retries, quorum=quorum)
+
+
 def _open(
     config: RunConfig, spec: EnvSpec, players: Players, meter: Meter, *, first: Task | None = None
 ) -> Rollouts:
     """The lower of the run's and the environment's limits holds."""
     rollout = config.rollout
-    quorum = Quorum(rollout.quorum, per_task=2) if rollout.quorum < 1 else None  # one rollout has no baseline
     return Rollouts(
         players,
         limits=EpisodeLimits(
@@ -177,6 +196,6 @@ def _open(
             max_steps=min(rollout.max_steps, spec.max_steps),
             max_observation_chars=min(rollout.max_observation_chars, spec.max_observation_chars),
         ),
-        rules=RolloutRules(concurrency=rollout.slots, retries=rollout.retries, quorum=quorum),
+        rules=rules_of(rollout),
         open_pool=partial(_open_pool, config, spec, meter, first),
     )

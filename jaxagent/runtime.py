@@ -12,6 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from jaxagent.console import RunConsole
 from jaxagent.data.rollout_store import FILE, RolloutWriter
 from jaxagent.eval.runner import EvalResult, evaluate
 from jaxagent.evaluations import START, Due, Evaluations, measuring
+from jaxagent.learn.state import averaged
 from jaxagent.learner import Learner, Model, temperature
 from jaxagent.metrics import JsonlWriter, MetricSink, TensorBoardWriter, WandbWriter, Writer
 from jaxagent.monitors import Monitor
@@ -34,7 +36,7 @@ from jaxagent.preemption import Preemption
 from jaxagent.prepare import Prepared
 from jaxagent.provenance import commit
 from jaxagent.report.trajectories import append_trajectories, pick, trajectory_record
-from jaxagent.rollouts import Collected, joined, open_rollouts
+from jaxagent.rollouts import Collected, collected_with, open_rollouts
 from jaxagent.stage import Plan, Stage
 from jaxagent.types import Credited, Group, Metrics, Sampling
 
@@ -146,13 +148,11 @@ class Runtime:
     def rollout(self, stage: Stage, plans: Sequence[Plan], iteration: int) -> Collected:
         """Roll out under the present weights, and whatever the stage asks for after seeing the groups."""
         assert stage.sampling is not None, f"stage {stage.name} has plans to roll out but no sampling rule"
-        collected = self.rollouts.run(plans, stage.sampling, seed=self._stream(iteration, 0))
-        number = 0
-        while stage.follow_up is not None and (more := stage.follow_up(collected.groups)):
-            number += 1
-            again = self.rollouts.run(more, stage.sampling, seed=self._stream(iteration, number))
-            collected = joined(collected, again)
-        return collected
+        play = partial(self._play, stage.sampling, iteration)
+        return collected_with(stage.follow_up, plans, play)
+
+    def _play(self, sampling: Sampling, iteration: int, plans: Sequence[Plan], number: int) -> Collected:
+        return self.rollouts.run(plans, sampling, seed=self._stream(iteration, number))
 
     def _stream(self, iteration: int, number: int) -> int:
         """Names the random streams of an iteration's rollouts, of round `number` of its follow-ups."""
@@ -167,8 +167,13 @@ class Runtime:
         return first
 
     def hand_off(self, learner: Learner) -> None:
+        """The new weights go to the decoder, and the reference follows them if the stage asks for that."""
         if learner.stage.rolls_out:
             self._load_engine(learner.params)
+        keep = learner.stage.reference_ema
+        if self._reference is not None and keep < 1:
+            self._reference = averaged(self._reference, learner.params, keep)
+            learner.model = replace(learner.model, frozen=self._frozen(learner.stage))
 
     def keep(self, groups: Sequence[Group]) -> None:
         """Write the iteration's rollouts with their returns and streams to the store, if the run file asks for it."""

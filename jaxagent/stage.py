@@ -114,6 +114,9 @@ Filter = Callable[[Sequence[Credited]], list[Credited]]
 Samples = Callable[[Sequence[Credited]], list[Sample]]
 """Segments with per-term token inclusion."""
 
+Measure = Callable[[Sequence[Group], Sequence[Sample]], Metrics]
+"""What a method wants in the log: the iteration's groups, with returns, and what is trained on -> metrics."""
+
 Aggregate = Callable[[Sequence[Sample], str], tuple[list[np.ndarray], float]]
 """(samples of one minibatch, term) -> (weight [T] per sample, count): the term is sum(weight * loss) / count."""
 
@@ -150,6 +153,7 @@ class Update:
     steps_per_iteration: optimiser steps of a full iteration; a decaying schedule needs it to know its length.
     adam_learning_rate: with optimizer "muon", the rate of what is not a matrix; None is learning_rate.
     kl_stop:   end the iteration when |mean trajectory log-ratio| exceeds it; 0 is off.
+    outlier_sigma: skip a step whose gradient norm is so many standard deviations above the running mean; 0 is off.
     """
 
     learning_rate: float
@@ -164,6 +168,7 @@ class Update:
     adam_learning_rate: float | None = None
     max_grad_norm: float = 1.0
     kl_stop: float = 0.0
+    outlier_sigma: float = 0.0
     max_nan: int = 20
 
 
@@ -174,6 +179,8 @@ class Stage:
     needs: log-prob streams scored by the trainer before credit: "old" (the parameters at the start of the
            iteration), "reference" (at the start of the stage). Without "old" the update takes the current
            log-probs as old ones, which is exact for a single on-policy step.
+    reference_ema: after an iteration's update the reference becomes reference_ema x itself + the rest x the policy; 1
+           keeps the parameters of the stage's start.
     """
 
     name: str
@@ -190,6 +197,8 @@ class Stage:
     needs: tuple[str, ...] = ()
     sampling: Sampling | None = None
     follow_up: FollowUp | None = None
+    measure: Measure | None = None
+    reference_ema: float = 1.0
 
     def close(self) -> None:
         """End what the source and the reward hold: threads, connections."""

@@ -55,13 +55,19 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
     kept = stage.filter(credited) if stage.filter else credited  # the baseline has seen all
     taught_credit, teaching = taught(kept, stage.teacher, learner, run.renderer)
     clock.lap("teacher")
-    metrics = learner.update(stage.samples(taught_credit), seed=(run.seed, run.stage_index, iteration))
+    samples = stage.samples(taught_credit)
+    metrics = learner.update(samples, seed=(run.seed, run.stage_index, iteration))
     clock.lap("update")
     if metrics["update/steps"]:
         run.hand_off(learner)
     clock.lap("hand_off")
     if "old" in stage.needs:
         metrics |= mismatch_metrics(groups)
+    if stage.filter:
+        trained = set(map(id, kept))  # a filter may add to what it hands on: replay does
+        metrics["filter/dropped"] = float(sum(id(item) not in trained for item in credited))
+    if stage.measure:
+        metrics |= stage.measure(groups, samples)
     observed = stage.source.observe(groups)
     measured = {**group_metrics(groups), **credit_metrics(credited)} if stage.credit else {}
     clock.lap(PYTHON)

@@ -251,6 +251,7 @@ class Trajectory:
     """One finished episode.
 
     reward: the return R used by credit (set by the stage's reward function; `success` stays the raw verdict).
+    masked: no token of it is trained on; its return stays in the baseline (set by the stage's reward function).
     """
 
     traj_id: str
@@ -263,6 +264,7 @@ class Trajectory:
     evaluation: Evaluation | None = None
     reward: float = 0.0
     extra: Mapping[str, Any] = field(default_factory=dict)
+    masked: bool = False
 
     @property
     def success(self) -> bool:
@@ -312,7 +314,7 @@ class Sample:
     trajectory: index of the trajectory within the batch; aggregations count trajectories, not segments.
     include:    loss term -> token weight before aggregation; 0 keeps a token out of that term. A term may
                 include observation tokens (a world model trains on them).
-    logprobs:   "behaviour", "old", "reference", "teacher"; each [T], 0 where unknown.
+    logprobs:   "behaviour", "old", "reference", "teacher", "mismatch"; each [T], 0 where unknown.
     """
 
     trajectory: int

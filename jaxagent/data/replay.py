@@ -164,9 +164,9 @@ class ReplaySource:
         self.inner.close()
 
 
-def replayed(stage: Stage, rules: ReplayRules) -> Stage:
-    """The stage with a replay buffer behind its filter."""
-    if "old" not in stage.needs:
+def replayed(stage: Stage, rules: ReplayRules, *, to_sampler: bool = False) -> Stage:
+    """The stage with a replay buffer behind its filter. to_sampler: its ratio is to the sampler's own log-probs."""
+    if "old" not in stage.needs and not to_sampler:
         raise ConfigError(
             f"stage {stage.name}: replay without old log-probs has nothing to correct a trajectory's age by, every old "
             "one would count as if the present policy had sampled it; add 'old' to the stage's `needs`"

@@ -89,6 +89,10 @@ class TaskSource:
         self._epochs = Epochs(len(pool), seed=seed, fingerprint=fingerprint(names))
 
     def next(self, iteration: int) -> list[Plan]:
+        return self.draw()
+
+    def draw(self) -> list[Plan]:
+        """The next tasks, whatever the iteration: a refill asks more than once in one."""
         chosen = [self._pool[i] for i in self._epochs.take(self._tasks)]
         return [Plan(task, self._rollouts, self._prompt) for task in chosen]
 

@@ -20,8 +20,8 @@ from jaxtyping import Array, Bool
 
 from jaxagent.errors import ConfigError, DataError
 from jaxagent.kernels.logprob import HeadShards, Tiles, token_logprobs
+from jaxagent.learn.loss import Scores
 from jaxagent.learn.state import Params
-from jaxagent.learn.terms import Scores
 from jaxagent.mesh.rules import RULES, sharding
 from jaxagent.types import Batch
 

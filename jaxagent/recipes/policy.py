@@ -1,19 +1,34 @@
-"""What the recipes share that learn from their own rollouts: options, the source of tasks, optimiser steps."""
+"""What the recipes share that learn from their own rollouts: options, the source of tasks, optimiser steps.
+
+A recipe file ends with `RECIPE = policy_recipe(Options, stage)`: what the shared options ask for beside the method (the
+correction of a mismatch, a limit of staleness, entropy, imitation of solved episodes) is then done for it.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Literal
 
+import numpy as np
 from pydantic import Field
 
+from jaxagent.batch.mismatch import lag_metrics
+from jaxagent.batch.targets import token_mean
 from jaxagent.config import Record
+from jaxagent.credit.filters import chain, fresh
 from jaxagent.data.stored import StoredSource, open_store
 from jaxagent.data.tasks import TaskSource
-from jaxagent.recipes.base import Materials
+from jaxagent.learn.terms import cross_entropy, entropy_bonus
+from jaxagent.recipes.base import Materials, Recipe
+from jaxagent.recipes.mismatch import MismatchOptions, corrected_stage
 from jaxagent.recipes.replay import ReplayOptions
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions
-from jaxagent.stage import Source, Update
+from jaxagent.stage import Measure, Source, Stage, Term, Update
+from jaxagent.types import Credited, Group, Metrics, Sample
+
+PG = "pg"  # the policy term of every recipe
 
 
 class PolicyOptions(Record):
@@ -24,6 +39,11 @@ class PolicyOptions(Record):
     replay: earlier trajectories beside the new ones (recipes/replay.py).
     minibatch: trajectories of an optimiser step; 0 is all of them.
     schedule: of the learning rate, over the stage's optimiser steps, after `warmup_steps`.
+    kl_stop, grad_outlier_sigma: see `Update`; 0 is off.
+    mismatch: correction of the difference between sampler and trainer (recipes/mismatch.py).
+    max_lag: drop trajectories with a step of a policy more than so many versions old; None keeps all.
+    entropy_coef: weight of the entropy, averaged as the policy loss is; 0 is off.
+    solved_nll: weight of -log p over the tokens of the solved episodes (VAPO: 0.1); 0 is off.
     """
 
     iterations: int = Field(200, ge=1)
@@ -39,6 +59,12 @@ class PolicyOptions(Record):
     warmup_steps: int = Field(0, ge=0)
     weight_decay: float = Field(0.01, ge=0)
     max_grad_norm: float = Field(1.0, ge=0)
+    kl_stop: float = Field(0.0, ge=0)
+    grad_outlier_sigma: float = Field(0.0, ge=0)
+    mismatch: MismatchOptions = MismatchOptions()
+    max_lag: int | None = Field(None, ge=0)
+    entropy_coef: float = Field(0.0, ge=0)
+    solved_nll: float = Field(0.0, ge=0)
 
     @property
     def off_policy(self) -> bool:
@@ -53,7 +79,7 @@ def task_source(options: PolicyOptions, materials: Materials) -> Source:
     return TaskSource(materials.tasks, tasks=options.tasks, rollouts=options.group_size, seed=materials.seed)
 
 
-def policy_update(options: PolicyOptions, *, kl_stop: float = 0.0) -> Update:
+def policy_update(options: PolicyOptions) -> Update:
     rollouts = options.tasks * options.group_size
     return Update(
         learning_rate=options.learning_rate,
@@ -65,5 +91,52 @@ def policy_update(options: PolicyOptions, *, kl_stop: float = 0.0) -> Update:
         minibatch=options.minibatch,
         weight_decay=options.weight_decay,
         max_grad_norm=options.max_grad_norm,
-        kl_stop=kl_stop,
+        kl_stop=options.kl_stop,
+        outlier_sigma=options.grad_outlier_sigma,
     )
+
+
+def policy_recipe(options: type[PolicyOptions], stage: Callable[[Any, Materials], Stage]) -> Recipe:
+    """The recipe of `stage`, with what the shared options ask for."""
+
+    def whole(chosen: PolicyOptions, materials: Materials) -> Stage:
+        made = corrected_stage(stage(chosen, materials), chosen.mismatch)
+        if chosen.max_lag is not None:
+            stale = fresh(chosen.max_lag)
+            made = replace(made, filter=chain(stale, made.filter) if made.filter else stale)
+        if chosen.entropy_coef:
+            entropy = Term(entropy_bonus(), made.terms[PG].aggregate, chosen.entropy_coef)
+            made = with_term(made, "entropy", entropy, lambda item: True)
+        if chosen.solved_nll:
+            solved = Term(cross_entropy(), token_mean, chosen.solved_nll)
+            made = with_term(made, "solved", solved, lambda item: item.trajectory.success)
+        return replace(made, measure=measures(made.measure, lags))
+
+    return Recipe(options, whole)
+
+
+def measures(*chosen: Measure | None) -> Measure:
+    """All of them."""
+
+    def measure(groups: Sequence[Group], samples: Sequence[Sample]) -> Metrics:
+        return {name: value for each in chosen if each for name, value in each(groups, samples).items()}
+
+    return measure
+
+
+def lags(groups: Sequence[Group], samples: Sequence[Sample]) -> Metrics:
+    return lag_metrics(groups)
+
+
+def with_term(stage: Stage, name: str, term: Term, includes: Callable[[Credited], bool]) -> Stage:
+    """The stage with a term more, on the policy's tokens of the trajectories that `includes` names."""
+
+    def samples(credited: Sequence[Credited]) -> list[Sample]:
+        chosen = [includes(item) for item in credited]
+        made = []
+        for sample in stage.samples(credited):
+            include_T = sample.include[PG] * np.float32(chosen[sample.trajectory])
+            made.append(replace(sample, include={**sample.include, name: include_T}))
+        return made
+
+    return replace(stage, samples=samples, terms={**stage.terms, name: term})

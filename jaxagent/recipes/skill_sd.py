@@ -20,8 +20,8 @@ from jaxagent.auxlm.endpoint import EndpointBackend, EndpointConfig
 from jaxagent.batch.targets import policy_samples, seq_mean_token_mean, token_mean
 from jaxagent.credit.group import group_std, per_group
 from jaxagent.learn.terms import clipped_pg, reverse_kl_iw
-from jaxagent.recipes.base import Materials, Recipe
-from jaxagent.recipes.policy import PolicyOptions, policy_update, task_source
+from jaxagent.recipes.base import Materials
+from jaxagent.recipes.policy import PolicyOptions, policy_recipe, policy_update, task_source
 from jaxagent.recipes.rewards import returns_of
 from jaxagent.skills.bank import SkillBank
 from jaxagent.skills.prompt import full_text, workflow_text
@@ -94,4 +94,4 @@ def _backend(options: SkillSdOptions) -> AuxBackend:
     )
 
 
-RECIPE = Recipe(SkillSdOptions, stage)
+RECIPE = policy_recipe(SkillSdOptions, stage)

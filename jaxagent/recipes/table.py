@@ -6,12 +6,17 @@ import difflib
 from collections.abc import Mapping
 
 from jaxagent.errors import ConfigError
-from jaxagent.recipes import gigpo, grpo, gvpo, loop, sft, skill_sd
+from jaxagent.recipes import cispo, dapo, gigpo, grpo, gspo, gvpo, loop, reinforce, rpp, sft, skill_sd
 from jaxagent.recipes.base import Recipe
 
 RECIPES: Mapping[str, Recipe] = {
     "sft": sft.RECIPE,
+    "reinforce": reinforce.RECIPE,
+    "rpp": rpp.RECIPE,
     "grpo": grpo.RECIPE,
+    "dapo": dapo.RECIPE,
+    "gspo": gspo.RECIPE,
+    "cispo": cispo.RECIPE,
     "loop": loop.RECIPE,
     "gvpo": gvpo.RECIPE,
     "gigpo": gigpo.RECIPE,

@@ -213,6 +213,19 @@ def test_the_option_puts_the_buffer_behind_the_recipes_own_filter(recipe):
     plain.close()
 
 
+def test_a_ratio_to_the_sampler_is_a_correction_too():
+    """Bypass scores no old log-probs: those of the sampler stand in, and are kept with the trajectory."""
+    options = RECIPES["gvpo"].options.parse({"replay": {}, "mismatch": {"mode": "bypass"}})
+    stage = with_stored(RECIPES["gvpo"].stage(options, materials()), options, materials())
+    assert stage.needs == ()
+    groups = stage.reward([make_group([1, 1, 0, 0])])
+    for iteration in range(2):
+        stage.source.next(iteration)
+        mixed = stage.filter(stage.credit(groups))
+    assert len(mixed) == 5
+    assert "old" in mixed[-1].trajectory.segments[0].logprobs
+
+
 def test_impossible_options_are_refused():
     options = RECIPES["gvpo"].options
     with pytest.raises(ConfigError, match=r"replay\.fraction"):

@@ -7,10 +7,12 @@ import random
 import numpy as np
 import pytest
 
+from jaxagent.config import RolloutConfig
 from jaxagent.envs.inline_pool import InlinePool
 from jaxagent.envs.pool import Deadlines, EnvPool
 from jaxagent.errors import ConfigError, EnvFailure, RolloutError
 from jaxagent.rollout.plans import Quorum, RolloutRules, run_plans
+from jaxagent.rollouts import rules_of
 from jaxagent.stage import Plan
 from jaxagent.types import Prompt, Status, Task, Trajectory
 from tests.envs.fake_envs import echo_spec, echo_task
@@ -150,6 +152,21 @@ def test_quorum_cuts_stragglers_and_counts_them():
     assert [len(group.trajectories) for group in groups] == [3, 3]
     assert [dropped.reason for group in groups for dropped in group.dropped] == ["cancelled"] * 2
     assert metrics["rollout/submitted"] == 8 == metrics["rollout/kept"] + metrics["rollout/dropped/cancelled"]
+
+
+def test_a_run_file_sets_the_quorum():
+    """LOOP's: 90 % of all episodes and 4 of the 6 of every task. Without a share there is none."""
+    sizes = {"max_steps": 3, "max_tokens": 8, "context": 64}
+    config = RolloutConfig.parse({**sizes, "quorum": 0.9, "quorum_per_task": 4})
+    assert rules_of(config).quorum == Quorum(0.9, per_task=4)
+    assert rules_of(RolloutConfig.parse({**sizes, "quorum": 0.5})).quorum == Quorum(0.5, per_task=2)
+    assert rules_of(RolloutConfig.parse(sizes)).quorum is None
+    for bad, message in (
+        ({"quorum": 0.9, "quorum_per_task": 1}, "quorum_per_task"),
+        ({"quorum_per_task": 4}, "below 1"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            RolloutConfig.parse({**sizes, **bad})
 
 
 def test_quorum_waits_for_the_minimum_of_every_task():
