@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from jaxagent.config import RunConfig
 from jaxagent.eval.runner import EvalResult, Rollout
 from jaxagent.prepare import Prepared
 from jaxagent.rollouts import Rollouts, Through
-from jaxagent.stage import Plan
+from jaxagent.stage import Opening, Plan
 from jaxagent.types import Group, Sampling, Task
 
 START = "start"
@@ -39,6 +40,15 @@ def measuring(
         return collected.groups
 
     return rollout
+
+
+def opened(rollout: Rollout, opening: Opening) -> Rollout:
+    """The same plans, every episode opened by `opening`."""
+
+    async def changed(plans: Sequence[Plan], rule: Sampling) -> Sequence[Group]:
+        return await rollout([replace(plan, prompt=partial(opening, plan.task)) for plan in plans], rule)
+
+    return changed
 
 
 @dataclass(frozen=True)
@@ -92,6 +102,12 @@ class Evaluations:
         self.made.append(
             {"when": when, "split": result.split, "mode": result.mode, "metrics": dict(result.metrics)}
         )
+
+    def solved(self, when: str) -> float | None:
+        """Share of the first split's tasks solved greedily at a moment, if that was measured."""
+        split = self._config.splits[0] if self._config.splits else ""
+        found = [e for e in self.made if (e["when"], e["split"], e["mode"]) == (when, split, "greedy")]
+        return found[-1]["metrics"]["tgc"] / 100 if found and "tgc" in found[-1]["metrics"] else None
 
     def outcome(self) -> dict[str, Any]:
         """For result.json. "before" is the first full evaluation of the run, "after" the last."""

@@ -19,11 +19,10 @@ from pydantic import Field, model_validator
 
 from jaxagent.credit.filters import METRICS, varies, zero_std
 from jaxagent.data.refill import Refill
-from jaxagent.data.tasks import TaskSource
 from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.group import AggregateName, GroupOptions, group_credit, group_stage
-from jaxagent.recipes.policy import policy_recipe
+from jaxagent.recipes.policy import drawn, policy_recipe
 from jaxagent.stage import Stage
 from jaxagent.types import Group, Metrics, Sample
 
@@ -60,7 +59,7 @@ def stage(options: DapoOptions, materials: Materials) -> Stage:
     if not options.dynamic:
         return plain
     batch, metric = options.draw or options.tasks, METRICS[options.informative]
-    source = TaskSource(materials.tasks, tasks=batch, rollouts=options.group_size, seed=materials.seed)
+    source = drawn(options, materials, batch)
     refill = Refill(
         source.draw,
         batch=batch,

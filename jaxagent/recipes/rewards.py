@@ -174,6 +174,13 @@ def _outcome(options: RewardOptions) -> Reward:
     return outcome
 
 
+def outcome_of(reward: OutcomeName | RewardOptions) -> Reward:
+    """The outcome that a return is made of, without scale and terms beside it; of an episode whose return is set."""
+    if isinstance(reward, str):
+        return OUTCOMES[reward]
+    return OUTCOMES[reward.outcome] if reward.judge is None else lambda trajectory: trajectory.reward
+
+
 def _terms(options: RewardOptions) -> dict[str, Reward]:
     """The terms that are switched on, by name."""
     terms: dict[str, Reward] = {}

@@ -6,7 +6,25 @@ import difflib
 from collections.abc import Mapping
 
 from jaxagent.errors import ConfigError
-from jaxagent.recipes import cispo, dapo, gigpo, grpo, gspo, gvpo, loop, reinforce, rpp, sft, skill_sd
+from jaxagent.recipes import (
+    cispo,
+    dapo,
+    gigpo,
+    grpo,
+    gspo,
+    gvpo,
+    loop,
+    opd,
+    reinforce,
+    rft,
+    rpp,
+    sage,
+    sft,
+    siri,
+    skill_grpo,
+    skill_sd,
+    skillrl,
+)
 from jaxagent.recipes.base import Recipe
 
 RECIPES: Mapping[str, Recipe] = {
@@ -21,6 +39,12 @@ RECIPES: Mapping[str, Recipe] = {
     "gvpo": gvpo.RECIPE,
     "gigpo": gigpo.RECIPE,
     "skill_sd": skill_sd.RECIPE,
+    "skill_grpo": skill_grpo.RECIPE,
+    "opd": opd.RECIPE,
+    "siri": siri.RECIPE,
+    "skillrl": skillrl.RECIPE,
+    "rft": rft.RECIPE,
+    "sage": sage.RECIPE,
 }
 
 
