@@ -1,8 +1,8 @@
 """The `jaxagent` command: words in, an exit code out. What the commands do lives in run.py and the packages below.
 
 Exit codes: 0 done, 2 bad input (one message, before any device starts), 3 training diverged, 4 evaluation incomplete
-(start the same command again to play what is missing), 75 preempted (saved; start the same command again to go on), 130
-interrupted from the keyboard.
+(start the same command again to play what is missing), 5 stopped by a collapse alarm (saved, with a report), 75
+preempted (saved; start the same command again to go on), 130 interrupted from the keyboard.
 """
 
 from __future__ import annotations
@@ -83,6 +83,18 @@ def _report(parsed: argparse.Namespace) -> int:
     return 0
 
 
+def _credit(parsed: argparse.Namespace) -> int:
+    from jaxagent.data.rollout_store import RolloutStore
+    from jaxagent.report.credit import report_credit
+    from jaxagent.rescore import every_method, read_methods, read_reward
+
+    methods = read_methods(parsed.methods) if parsed.methods else every_method()
+    reward, store = read_reward(parsed.reward), RolloutStore(Path(parsed.store))
+    out = Path(parsed.out) if parsed.out else store.path.parent / "report" / "credit.html"
+    report_credit(store, methods, reward, out, iteration=parsed.iteration, task=parsed.task)
+    return 0
+
+
 def _eval(parsed: argparse.Namespace) -> int:
     from jaxagent.config import read_run
     from jaxagent.eval.compare import read_evaluations
@@ -155,6 +167,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--json", metavar="FILE", help="write the comparison there too")
     sub = add("report", _report, "Draw the curves and the page of a run folder, finished or not.")
     sub.add_argument("run_dir")
+    _add_credit(add("credit", _credit, "Score stored rollouts again under several methods, step by step."))
     sub = add("serve-env", _serve_env, "Host an environment over HTTP (docs/environments/http.md).")
     sub.add_argument("env", help="a name of the table of environments, or a run file")
     sub.add_argument(
@@ -174,6 +187,22 @@ def _add_run_file(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "overrides", nargs="*", metavar="key=value", help="for example seed=3 rollout.max_steps=8"
     )
+
+
+def _add_credit(sub: argparse.ArgumentParser) -> None:
+    """See docs/methods/stored_rollouts.md."""
+    sub.add_argument(
+        "store", metavar="RUN_OR_STORE", help="run folder with keep_rollouts, or its rollouts.bin"
+    )
+    methods = (
+        "recipes with options, such as grpo,gvpo,'gigpo{w: 0.5}' (default: every recipe that has a credit)"
+    )
+    sub.add_argument("--methods", metavar="LIST", help=methods)
+    reward = "stored (as trained), success, test_fraction, score, or a record such as '{outcome: success, format: 0.2}'"
+    sub.add_argument("--reward", default="stored", help=reward)
+    sub.add_argument("--iteration", type=int, metavar="N", help="which stored iteration (default: the last)")
+    sub.add_argument("--task", metavar="ID", help="show this task alone")
+    sub.add_argument("--out", metavar="FILE", help="HTML page (default: report/credit.html beside the store)")
 
 
 def _add_eval(sub: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -18,7 +18,8 @@ from jaxagent.chat.render import Renderer
 from jaxagent.chat.tokenizer import Tokenizer, load_tokenizer
 from jaxagent.chat.train_tokenizer import train_tokenizer
 from jaxagent.config import PackConfig, Record, RunConfig
-from jaxagent.data.tasks import easier
+from jaxagent.data.rollout_store import Origin
+from jaxagent.data.tasks import easier, fingerprint
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.table import find_env
 from jaxagent.errors import ConfigError
@@ -79,6 +80,18 @@ class Prepared:
             top_k=rollout.top_k,
             top_p=rollout.top_p,
             stop_ids=self.renderer.stop_ids,
+        )
+
+    @property
+    def origin(self) -> Origin:
+        """What the token ids and log-probs of this run's rollouts belong to."""
+        vocabulary = self.tokenizer.backend.get_vocab(with_added_tokens=True)
+        sizes = fingerprint([f"{name}={value}" for name, value in asdict(self.model).items()])
+        return Origin(
+            tokenizer=fingerprint(sorted(f"{index} {token}" for token, index in vocabulary.items())),
+            template=self.config.tokenizer.template,
+            model=f"{self.model.layers} layers, vocabulary {self.model.vocab}, sizes {sizes}",
+            temperature=self.config.rollout.temperature,
         )
 
     @property

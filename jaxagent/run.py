@@ -1,6 +1,7 @@
 """A run from its configuration to its folder: prepare, build stages, train, measure, export, report.
 
     run_dir/  config.yaml  tokenizer/  metrics.jsonl  checkpoints/  evaluations/  report/  export/  result.json
+              rollouts.bin, if the run file says `keep_rollouts`
 
 Started again with the same configuration it goes on from the newest checkpoint, or shows the table of a run that has
 ended; with another configuration it refuses. Nothing is written before everything that can be refused was.
@@ -12,27 +13,31 @@ import contextlib
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from jaxagent.chat.tokenizer import HUB_PREFIX
 from jaxagent.clock import Clock
-from jaxagent.config import MeshConfig, RunConfig, read_run, write_run
+from jaxagent.config import MeshConfig, RolloutConfig, RunConfig, read_run, write_run
 from jaxagent.errors import ConfigError, DataError
 from jaxagent.folder_lock import LOCK, locked
 from jaxagent.preemption import EXIT_PREEMPTED, Preemption
 from jaxagent.prepare import TRAINED, Prepared, prepare
 from jaxagent.recipes.base import Materials
+from jaxagent.recipes.stored import with_stored
 from jaxagent.rollout.demonstrate import play, tokens
+from jaxagent.rollout.temperature import linear
 from jaxagent.stage import Stage
 from jaxagent.types import Group, Task
 
+EXIT_COLLAPSED = 5  # stopped by an alarm (alarms.on_collapse)
 CONFIG, RESULT, EXPORT, PARTIAL = "config.yaml", "result.json", "export", ".partial"
 
 
 def run_training(config: RunConfig, *, clock: Clock | None = None) -> int:
-    """Train a run to its end; returns the exit code (0, or EXIT_PREEMPTED when asked to stop and saved).
+    """Train a run to its end; returns the exit code: 0, EXIT_PREEMPTED when asked to stop and saved, EXIT_COLLAPSED.
 
     clock: when the run began; now, if it is not given.
     """
@@ -61,7 +66,7 @@ def _train(prepared: Prepared, stages: Sequence[Stage], preemption: Preemption, 
     folder = Path(prepared.config.run_dir)
     set_up_jax()
     from jaxagent.report.run import write_report
-    from jaxagent.runtime import Preempted, Runtime
+    from jaxagent.runtime import Collapsed, Preempted, Runtime
     from jaxagent.train import train
 
     clock.lap("imports")
@@ -72,6 +77,14 @@ def _train(prepared: Prepared, stages: Sequence[Stage], preemption: Preemption, 
         except Preempted:
             run.console.message("asked to stop: the state is saved; start the same command again to go on")
             return EXIT_PREEMPTED
+        except Collapsed as collapse:
+            run.console.message(
+                f"stopped by the alarm {collapse.alarm.name}, which began in iteration {collapse.alarm.since}: the "
+                "state is saved; start the same command again to go on all the same"
+            )
+            run.console.stop()
+            write_report(folder)
+            return EXIT_COLLAPSED
         if prepared.config.export:
             _export(run.policy.graphdef, run.params, prepared, folder / EXPORT, form="merged")
         clock.lap("export")
@@ -94,25 +107,31 @@ def build_stages(prepared: Prepared) -> list[Stage]:
             groups.append(Group(task, (tokens(played, prepared.env, prepared.renderer, number),)))
         return groups
 
-    stages = [
-        entry.recipe.stage(
-            entry.options,
-            Materials(
-                name=entry.name,
-                spec=prepared.env,
-                tasks=prepared.train_tasks,
-                renderer=prepared.renderer,
-                sampling=prepared.sampling,
-                row=entry.pack.length,
-                seed=config.seed + index,
-                demonstrate=demonstrate,
-            ),
+    stages, origin = [], prepared.origin
+    for index, entry in enumerate(prepared.entries):
+        materials = Materials(
+            name=entry.name,
+            spec=prepared.env,
+            tasks=prepared.train_tasks,
+            renderer=prepared.renderer,
+            sampling=prepared.sampling,
+            row=entry.pack.length,
+            seed=config.seed + index,
+            demonstrate=demonstrate,
+            origin=origin,
         )
-        for index, entry in enumerate(prepared.entries)
-    ]
+        stages.append(with_stored(entry.recipe.stage(entry.options, materials), entry.options, materials))
     for stage in stages:
         _check_schedule(stage)
-    return stages
+    return [_heated(stage, config.rollout) for stage in stages]
+
+
+def _heated(stage: Stage, rollout: RolloutConfig) -> Stage:
+    """The stage with the run's temperature schedule, if it rolls out and there is one."""
+    schedule = rollout.temperature_schedule
+    if schedule is None or not stage.rolls_out:
+        return stage
+    return replace(stage, temperature=linear(rollout.temperature, schedule.end, schedule.iterations))
 
 
 def _check_schedule(stage: Stage) -> None:

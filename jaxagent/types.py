@@ -251,6 +251,8 @@ class Trajectory:
     """One finished episode.
 
     reward: the return R used by credit (set by the stage's reward function; `success` stays the raw verdict).
+    before: what was played between the reset and the first message, unseen by the policy, with the answers.
+    masked: no token of it is trained on; its return stays in the baseline (set by the stage's reward function).
     """
 
     traj_id: str
@@ -263,6 +265,8 @@ class Trajectory:
     evaluation: Evaluation | None = None
     reward: float = 0.0
     extra: Mapping[str, Any] = field(default_factory=dict)
+    before: tuple[tuple[Action, StepResult], ...] = ()
+    masked: bool = False
 
     @property
     def success(self) -> bool:
@@ -312,7 +316,7 @@ class Sample:
     trajectory: index of the trajectory within the batch; aggregations count trajectories, not segments.
     include:    loss term -> token weight before aggregation; 0 keeps a token out of that term. A term may
                 include observation tokens (a world model trains on them).
-    logprobs:   "behaviour", "old", "reference", "teacher"; each [T], 0 where unknown.
+    logprobs:   "behaviour", "old", "reference", "teacher", "mismatch"; each [T], 0 where unknown.
     """
 
     trajectory: int
@@ -332,6 +336,7 @@ class Batch:
     column_BS:   row column of each scored token; 0 marks an unused slot (column 0 is never scored).
     turn_BS, trajectory_BS: row-local numbers below S, for turn and trajectory ratios. Unused slots hold S-1
                  with weight 0 and log-ratio 0.
+    temperature: of the log-probs, where it changes from iteration to iteration; None is the stage's own.
     weight:      loss term -> [B, S] float32, aggregation included; 0 on unused slots.
     count:       loss term -> scalar float32, the global divisor of that term's weighted sum.
     """
@@ -347,6 +352,7 @@ class Batch:
     logprobs: Mapping[str, Float[np.ndarray, "B S"]]
     weight: Mapping[str, Float[np.ndarray, "B S"]]
     count: Mapping[str, np.floating | np.ndarray]
+    temperature: np.floating | None = None
 
 
 Metrics = dict[str, float]

@@ -1,8 +1,10 @@
 """From samples to optimiser steps: how many, in which order, when they stop; adapters from training to export."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -12,15 +14,16 @@ from jaxagent.errors import ConfigError
 from jaxagent.export import export_adapter, export_model
 from jaxagent.learn.forward import Execution
 from jaxagent.learn.optim import make_schedule
-from jaxagent.learn.state import train_only
+from jaxagent.learn.state import averaged, train_only
 from jaxagent.learn.terms import clipped_pg, cross_entropy
-from jaxagent.learner import minibatches, optimizer_spec, summary
+from jaxagent.learner import Network, minibatches, optimizer_spec, summary
 from jaxagent.mesh.mesh import MeshSpec, make_mesh
 from jaxagent.model.lora import add_lora
 from jaxagent.model.params import flat
 from jaxagent.model.spec import LoraSpec
 from jaxagent.model.transformer import create
 from jaxagent.policy import exact_float32
+from jaxagent.runtime import Runtime
 from jaxagent.stage import Term, Update
 from jaxagent.types import Sample
 from tests.decode.engines import SPEC
@@ -122,6 +125,8 @@ def test_summary_of_an_iteration():
         "ratio/max": 3.0,
         "ce/nll": 4.0,
     }
+    moved = [{"ratio/approx_kl": 0.01}, {"ratio/approx_kl": 0.2}]
+    assert summary(moved)["ratio/approx_kl_max"] == 0.2  # one step too far is not averaged away
     assert summary([]) == {"update/steps": 0.0, "skip/empty_batch": 1.0}
 
 
@@ -130,6 +135,60 @@ def test_a_schedule_is_as_long_as_the_optimiser_steps_of_its_stage():
     assert optimizer_spec(update, 30).total_steps == 240
     with pytest.raises(ConfigError, match="has 0 optimiser steps"):
         make_schedule(optimizer_spec(Update(1e-3, schedule="cosine"), 30))
+
+
+# --- temperatures that change, weights beside the policy's ---------------------------------------------------
+
+
+def test_a_temperature_schedule_is_that_of_sampler_and_trainer_and_compiles_nothing():
+    graphdef, params = create(SPEC, seed=3)
+    schedule = (1.2, 1.0, 0.85, 0.7)
+    terms = {"pg": Term(clipped_pg(), seq_mean_token_mean)}
+    engine = make_engine(graphdef, params, SPEC)
+    learner = make_learner(graphdef, params, terms=terms)
+    learner.stage = replace(learner.stage, temperature=schedule.__getitem__)
+    meter = Compilations()
+    entropies = []
+    for iteration, temperature in enumerate(schedule):
+        if iteration == 2:
+            meter.count = 0
+        learner.at(iteration)
+        engine.load(learner.params, learner.version)
+        segments = episodes(engine, seed=iteration, temperature=temperature)
+        scores = learner.token_scores(segments)
+        for segment, score in zip(segments, scores, strict=True):
+            np.testing.assert_allclose(score.logprob_T, segment.logprobs["behaviour"], atol=TOLERANCE)
+        entropies.append(
+            np.mean([s.entropy_T[segment.mask_T].mean() for s, segment in zip(scores, segments)])
+        )
+        assert learner.update(learnt_from(segments, "pg"), seed=(iteration,))["update/steps"] == 1.0
+    meter.close()
+    assert meter.count == 0, "a later temperature compiled something"
+    assert entropies[0] > entropies[-1]
+
+
+def test_an_average_follows_and_leaves_alone_what_does_not_move():
+    average = {"a": jnp.array([0.0, 10.0]), "b": jnp.array([0.1])}
+    moved = averaged(average, {"a": jnp.array([10.0, 10.0]), "b": jnp.array([0.1])}, 0.9)
+    np.testing.assert_allclose(moved["a"], [1.0, 10.0], rtol=1e-6)
+    assert np.array_equal(moved["b"], np.float32([0.1]))
+
+
+def test_a_teacher_of_another_size_scores_the_same_tokens():
+    graphdef, params = create(SPEC, seed=3)
+    other = replace(SPEC, layers=1, mlp=16)
+    network = Network(*create(other, seed=5))
+    segments = episodes(make_engine(graphdef, params, SPEC))
+    learner = make_learner(graphdef, params, teacher=network)
+    alone = make_learner(*create(other, seed=5))
+    for found_T, expected_T in zip(
+        learner.score_segments(segments, weights="checkpoint"), alone.score_segments(segments), strict=True
+    ):
+        np.testing.assert_array_equal(found_T, expected_T)
+    with pytest.raises(ConfigError, match="not kept"):
+        learner.score_segments(segments, weights="ema")
+    with pytest.raises(ConfigError, match="not kept"):
+        alone.score_segments(segments, weights="checkpoint")
 
 
 # --- adapters, from training to decoder and export ----------------------------------------------------------
@@ -214,3 +273,26 @@ def test_adapters_alone_are_trained_reach_the_decoder_and_are_exported(tmp_path)
     adapted = peft.PeftModel.from_pretrained(load(tmp_path / "base"), tmp_path / "adapter")
     for model in (load(tmp_path / "merged"), adapted):
         np.testing.assert_allclose(torch_logprobs(model.eval(), first[0]), now_T, atol=TOLERANCE)
+
+
+def test_a_moving_reference_is_what_the_next_iteration_is_held_to(plain):
+    """Half of itself and half of the policy after each update; a fixed one stays where the stage began."""
+    for keep, share in ((0.5, 0.5), (1.0, 0.0)):
+        learner = make_learner(plain, cases.params(), terms=cases.pg())
+        learner.stage = replace(learner.stage, reference_ema=keep)
+        run = SimpleNamespace(_reference=cases.params(), _load_engine=lambda params: None)
+        run._frozen = lambda stage, run=run: {"reference": run._reference}
+        learner.model = replace(learner.model, frozen=run._frozen(learner.stage))
+        start = cases.flat(cases.params())
+        learner.update(segments_of((1,) * 4), seed=(0,))
+        Runtime.hand_off(run, learner)
+        moved = cases.flat(learner.params) - start
+        assert np.abs(moved).max() > 1e-3
+        np.testing.assert_allclose(cases.flat(run._reference) - start, share * moved, atol=1e-6)
+        assert learner.model.frozen["reference"] is run._reference
+
+
+def test_outliers_are_counted_over_the_steps_of_an_iteration():
+    assert (
+        summary([{"skip/outlier": 1.0}, {"skip/outlier": 0.0}, {"skip/outlier": 1.0}])["skip/outlier"] == 2.0
+    )

@@ -39,11 +39,12 @@ def policy_samples(
     """Sampled tokens with the advantage of their step; one sample a segment.
 
     teacher_terms: terms that read the "teacher" stream; they include a segment only where it has one.
-    excluded: trajectories whose tokens are all kept out (their return has already been in the baseline).
+    excluded: trajectories whose tokens are all kept out, beside the masked ones (their return has already been in the
+              baseline).
     """
     samples = []
     for index, item in enumerate(credited):
-        drop = excluded is not None and excluded(item.trajectory)
+        drop = item.trajectory.masked or (excluded is not None and excluded(item.trajectory))
         for number, segment in enumerate(item.trajectory.segments):
             mask_T = _trainable(segment) & (not drop)
             include = {name: mask_T.astype(np.float32) for name in terms}

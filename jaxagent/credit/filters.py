@@ -1,17 +1,17 @@
 """Which trajectories are trained on. Baselines have seen them all: a filter never changes an advantage.
 
-A `Filter` runs after credit, on trajectories. `zero_std` needs whole groups, so it wraps a credit instead.
+A `Filter` runs after credit, on trajectories. What needs whole groups wraps a credit instead.
 Filters keep the order of what they keep, may return an empty list (the iteration then makes no step), and
 leave the divisor of the loss alone: aggregation with a nominal minibatch is batch/targets.py's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from jaxagent.credit.group import ZERO_TOLERANCE, survivors, zero_variance
+from jaxagent.credit.group import ZERO_TOLERANCE, returns, survivors, zero_variance
 from jaxagent.errors import ConfigError
 from jaxagent.stage import Credit, Filter
 from jaxagent.types import Credited, Group, Trajectory
@@ -63,6 +63,30 @@ def chain(*filters: Filter) -> Filter:
     return keep
 
 
+def fresh(max_lag: int, *, version: Callable[[], int] | None = None) -> Filter:
+    """Drop trajectories with a step that a policy more than `max_lag` versions old sampled (asynchronous rollouts).
+
+    version: that of the trainer; without it the newest step of the batch is the present. After credit, so that the
+    baseline of a group is that of the whole group. Lags 0, 1, 2, 3 with max_lag 2 -> kept, kept, kept, dropped.
+    """
+    if max_lag < 0:
+        raise ConfigError(f"max_lag={max_lag}: expected 0 (only the newest policy) or more versions")
+
+    def keep(credited: Sequence[Credited]) -> list[Credited]:
+        versions = [[step.version for step in item.trajectory.steps] for item in credited]
+        newest = max((v for each in versions for v in each), default=0)
+        oldest = (newest if version is None else version()) - max_lag
+        return [item for item, each in zip(credited, versions) if all(v >= oldest for v in each)]
+
+    return keep
+
+
+# --- filters of groups: they wrap a credit, for only a credit sees whole groups -----------------------------
+
+Metric = Callable[[Trajectory], float]
+Informative = Callable[[Group], bool]
+
+
 def by_reward(trajectory: Trajectory) -> float:
     return trajectory.reward
 
@@ -71,19 +95,61 @@ def by_success(trajectory: Trajectory) -> float:
     return float(trajectory.success)
 
 
-def zero_std(
-    credit: Credit,
-    *,
-    metric: Callable[[Trajectory], float] = by_reward,
-    tolerance: float = ZERO_TOLERANCE,
-) -> Credit:
-    """Leave out groups whose metric does not vary (DAPO). Takes a credit, returns a credit.
+METRICS: Mapping[str, Metric] = {"reward": by_reward, "success": by_success}
 
-    Use `metric=by_success` when a continuous shaping term is part of the return, which then always varies.
-    Not for GVPO, whose failed steps learn from zero-variance groups too.
+
+def varies(metric: Metric = by_reward, *, tolerance: float = ZERO_TOLERANCE) -> Informative:
+    """Whether the survivors of a group differ in the metric: only then does the group say what is better.
+
+    Use `by_success` when a continuous shaping term is part of the return, which then always varies.
     """
 
     def informative(group: Group) -> bool:
         return not zero_variance(np.array([metric(t) for t in survivors(group)], np.float64), tolerance)
 
-    return lambda groups: credit([group for group in groups if informative(group)])
+    return informative
+
+
+def zero_std(
+    credit: Credit,
+    *,
+    metric: Metric = by_reward,
+    tolerance: float = ZERO_TOLERANCE,
+    limit: int | None = None,
+) -> Credit:
+    """Leave out groups whose metric does not vary (DAPO), and those beyond the first `limit` that do.
+
+    Takes a credit, returns a credit; a group is trained whole or not at all. Not for GVPO, whose failed steps learn
+    from zero-variance groups too.
+    """
+    informative = varies(metric, tolerance=tolerance)
+    return lambda groups: credit([group for group in groups if informative(group)][:limit])
+
+
+def most_varied(credit: Credit, *, share: float = 0.25, rank_by: str = "std") -> Credit:
+    """Keep the share of the groups with the largest standard deviation of R ("std_rev": the smallest) (StarPO-S).
+
+    At least one group stays, ties go to the earlier group, and if no group varies all stay. Standard deviations
+    (ddof 1) .577, 0, .05, .5 with share .25 -> the first group.
+    """
+    if not 0 < share <= 1 or rank_by not in ("std", "std_rev"):
+        raise ConfigError(
+            f"most_varied(share={share}, rank_by={rank_by!r}): expected a share in (0, 1], std or std_rev"
+        )
+
+    def keep(groups: Sequence[Group]) -> list[Credited]:
+        alive = [group for group in groups if survivors(group)]
+        std_P = np.array([spread(group) for group in alive])
+        if not std_P.any():
+            return credit(alive)
+        best = np.argsort(-std_P if rank_by == "std" else std_P, kind="stable")
+        chosen = set(best[: max(1, int(share * len(alive)))].tolist())
+        return credit([group for index, group in enumerate(alive) if index in chosen])
+
+    return keep
+
+
+def spread(group: Group) -> float:
+    """Standard deviation (ddof 1) of the survivors' returns; 0 where they are equal or fewer than two."""
+    reward_G = returns(survivors(group))
+    return 0.0 if zero_variance(reward_G) else float(reward_G.std(ddof=1))

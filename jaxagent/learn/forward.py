@@ -7,7 +7,7 @@ batch axes; the LM head runs on the scored tokens only.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,8 @@ from jaxtyping import Array, Bool
 
 from jaxagent.errors import ConfigError, DataError
 from jaxagent.kernels.logprob import HeadShards, Tiles, token_logprobs
+from jaxagent.learn.loss import Scores
 from jaxagent.learn.state import Params
-from jaxagent.learn.terms import Scores
 from jaxagent.mesh.rules import RULES, sharding
 from jaxagent.types import Batch
 
@@ -32,11 +32,16 @@ SCORED = ("column_BS", "target_BS", "turn_BS", "trajectory_BS", "advantage_BS")
 
 @dataclass(frozen=True)
 class Execution:
-    """Where and how a step runs. mesh None: one device. tiles None: chosen by the backend."""
+    """Where and how a step runs. mesh None: one device. tiles None: chosen by the backend.
+
+    temperature: of batches that bring none of their own.
+    turn: held while programs are started, where a decoder starts its own at the same time.
+    """
 
     mesh: Mesh | None = None
     temperature: float = 1.0
     tiles: Tiles | None = None
+    turn: contextlib.AbstractContextManager | None = None
 
     @property
     def row_shards(self) -> int:
@@ -54,9 +59,12 @@ class Execution:
         whole = not split or vocab % self.mesh.shape[split[0]] != 0
         return HeadShards(self.mesh, self._axes("batch"), None if whole else split[0])
 
-    def ambient(self) -> contextlib.AbstractContextManager:
+    @contextlib.contextmanager
+    def ambient(self) -> Iterator[None]:
         """Model code reads the mesh from the context."""
-        return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
+        mesh = contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
+        with self.turn or contextlib.nullcontext(), mesh:
+            yield
 
 
 def place(
@@ -76,6 +84,8 @@ def place(
     arrays = {name: getattr(batch, name) for name in TOKENS + SCORED}
     arrays["logprobs"] = {name: batch.logprobs[name] for name in streams}
     arrays["weight"] = {name: batch.weight[name] for name in terms}
+    if batch.temperature is not None:
+        arrays["temperature"] = np.float32(batch.temperature)
     arrays["count"] = {name: np.float32(batch.count[name]) for name in terms}
     if execution.mesh is None:
         return jax.device_put(arrays)
@@ -109,7 +119,7 @@ def scores_of(
         hidden_BSD.reshape(B * S, D),
         head_VD,
         batch["target_BS"].reshape(B * S),
-        temperature=execution.temperature,
+        temperature=batch.get("temperature", execution.temperature),
         keep_X=keep_BS.reshape(B * S),
         tiles=execution.tiles,
         shards=execution.head_shards(head_VD.shape[0]),

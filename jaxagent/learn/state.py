@@ -10,11 +10,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from jaxagent.errors import ConfigError
+from jaxagent.learn.outliers import no_norms
 from jaxagent.model.params import shardings
 
 Params = Any  # a pytree of arrays, such as nnx.split(model)[1]
@@ -22,7 +24,7 @@ Params = Any  # a pytree of arrays, such as nnx.split(model)[1]
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=["params", "opt_state", "step", "version", "skipped"],
+    data_fields=["params", "opt_state", "step", "version", "skipped", "norms"],
     meta_fields=[],
 )
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class TrainState:
 
     step: optimiser steps taken (position of the schedule).   version: policy version, +1 with each step.
     skipped: micro-batches thrown away because their loss or gradient was not finite.
+    norms: running moments of the gradient norms (outliers.py).
     """
 
     params: Params
@@ -38,6 +41,7 @@ class TrainState:
     step: Any  # int32 []; Any because JAX also rebuilds the record around shapes and shardings
     version: Any
     skipped: Any
+    norms: Any  # float32 [3]
 
 
 @dataclass(frozen=True)
@@ -124,8 +128,15 @@ def init_state(
     layout = None if mesh is None else shardings(jax.eval_shape(optimizer.init, trained), mesh)
     opt_state = jax.jit(optimizer.init, out_shardings=layout)(trained)
 
-    def scalar(value: int) -> Array:
-        number = jnp.asarray(value, jnp.int32)
-        return number if mesh is None else jax.device_put(number, NamedSharding(mesh, PartitionSpec()))
+    def everywhere(value: np.ndarray | np.integer) -> Array:
+        array = jnp.asarray(value)
+        return array if mesh is None else jax.device_put(array, NamedSharding(mesh, PartitionSpec()))
 
-    return TrainState(params, opt_state, scalar(0), scalar(version), scalar(0))
+    step, newest, skipped = (everywhere(np.int32(value)) for value in (0, version, 0))
+    return TrainState(params, opt_state, step, newest, skipped, everywhere(no_norms()))
+
+
+@partial(jax.jit, donate_argnums=0, static_argnums=2)
+def averaged(average: Params, params: Params, keep: float) -> Params:
+    """keep x average + (1 - keep) x params, in the average's memory. What nobody trains stays the same to the bit."""
+    return jax.tree.map(lambda old, new: old + (1.0 - keep) * (new - old), average, params)

@@ -24,9 +24,10 @@ from jaxtyping import Float
 from jaxagent.errors import DivergenceError
 from jaxagent.learn import sums as metric
 from jaxagent.learn.forward import DeviceBatch, Execution, place, scores_of
+from jaxagent.learn.loss import Scores, Streams
+from jaxagent.learn.outliers import norm_limit, with_norm
 from jaxagent.learn.state import Params, Partition, TrainState, path_name, train_all
 from jaxagent.learn.sums import Entry, Max, Sum, Sums
-from jaxagent.learn.terms import Scores, Streams
 from jaxagent.stage import Term
 from jaxagent.types import Batch, Metrics
 
@@ -106,7 +107,8 @@ class Update:
     The state is donated: use only the returned one. Micro-batches without any weight are not run; if all are,
     or if the gradient is exactly zero (every advantage is 0), there is no optimiser step: no weight decay, no
     old momentum, and the schedule stands still. A micro-batch whose loss or gradient is not finite is left
-    out and counted; more than `max_skipped` of them in a run raise DivergenceError.
+    out and counted; more than `max_skipped` of them in a run raise DivergenceError. With `outlier_sigma` a step whose
+    gradient norm is an outlier (outliers.py) is skipped and counted too.
     """
 
     def __init__(
@@ -118,8 +120,10 @@ class Update:
         partition: Partition,
         execution: Execution,
         max_skipped: int,
+        outlier_sigma: float,
     ):
         self.terms, self.execution, self.max_skipped = dict(terms), execution, max_skipped
+        self.outlier_sigma = outlier_sigma
         self._graphdef, self._optimizer, self._partition = graphdef, optimizer, partition
         self._programs: dict[str, Callable] = {}
 
@@ -215,15 +219,19 @@ class Update:
         grads, sums = total
         norm = optax.tree.norm(grads)
         finite = sums["update/good"][0] > 0
-        good = finite & (norm > 0)
+        moves = finite & (norm > 0)
+        limit = norm_limit(state.norms, self.outlier_sigma) if self.outlier_sigma else jnp.inf
+        good = moves & (norm <= limit)
+        norms = jnp.where(moves, with_norm(state.norms, jnp.minimum(norm, limit)), state.norms)
         skipped = state.skipped + sums["skip/nonfinite"][0].astype(jnp.int32)
         # cond, not a select on every leaf: a select needs the old and the new state at once.
         state = jax.lax.cond(good, self._step, lambda state, grads: state, state, grads)
-        return replace(state, skipped=skipped), {
+        return replace(state, skipped=skipped, norms=norms), {
             **{name: entry for name, entry in sums.items() if name != "update/good"},
             "update/grad_norm": Max(norm),
             "update/steps": Sum(good.astype(jnp.float32)),
-            "skip/no_gradient": Sum((finite & ~good).astype(jnp.float32)),
+            "skip/no_gradient": Sum((finite & ~moves).astype(jnp.float32)),
+            "skip/outlier": Sum((moves & ~good).astype(jnp.float32)),
         }
 
     def _step(self, state: TrainState, grads: Params) -> TrainState:
@@ -246,6 +254,7 @@ def make_update(
     partition: Partition | None = None,
     execution: Execution | None = None,
     max_skipped: int = 20,
+    outlier_sigma: float = 0.0,
 ) -> Update:
     """The update of a stage. graphdef: from nnx.split(model); the state comes from learn.state.init_state."""
     if not terms:
@@ -257,6 +266,7 @@ def make_update(
         partition=partition or train_all(),
         execution=execution or Execution(),
         max_skipped=max_skipped,
+        outlier_sigma=outlier_sigma,
     )
 
 

@@ -1,135 +1,46 @@
-"""Loss terms. Each is a `Loss`: per-token loss [B, S] and metric sums, from current scores and token streams.
+"""Loss terms. Each is a `Loss` (loss.py): per-token loss [B, S] and metric sums, from current scores and token streams.
 
-A loss knows tokens, not algorithms: the step multiplies it by the term's weight stream, sums over everything
-and divides by the term's global count. Tokens of weight 0 reach neither loss nor gradient nor metric: they
-are masked before any exp, so nothing there can become inf * 0.
+Policy losses, what wraps one (`corrected`, `pulled`), divergences from another policy, and imitation.
 
 Notation: rho = exp(lp - old), l = lp - reference. Advantages are "larger is better"; losses are minimised.
-Conventions and numbers follow PPO (Schulman 2017), LOOP (2502.01600), GSPO (2507.18071), CISPO (2506.13585)
-and Skill-SD (2604.10674).
+Conventions and numbers follow PPO (Schulman 2017), LOOP (2502.01600), GSPO (2507.18071) and CISPO (2506.13585).
+Distillation is learn/distill.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, get_args
+from dataclasses import replace
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array
 
 from jaxagent.errors import ConfigError
+from jaxagent.learn.loss import Level, Loss, Scores, Streams, bounded, log_ratio, ratio
 from jaxagent.learn.sums import Entry, Sums, max_of, mean_of
 
-Level = Literal["token", "turn", "trajectory", "turn_geo", "trajectory_geo"]
 Estimator = Literal["k1", "k2", "k3", "k3+"]
-MAX_LOG_RATIO = 20.0  # exp(20) = 4.9e8: a ratio beyond it carries no information
 MAX_K3 = 10.0
+MISMATCH = "mismatch"
 
 
-class Scores(NamedTuple):
-    """What the current parameters say about the scored tokens; differentiable."""
-
-    logprob_BS: Float[Array, "B S"]
-    entropy_BS: Float[Array, "B S"]
+# --- policy losses ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Streams:
-    """Constants of a micro-batch. `logprobs` may hold "old", "behaviour", "reference", "teacher".
+def policy_gradient(level: Level | None = None) -> Loss:
+    """-A lp, without a ratio (REINFORCE). With a level -rho A, weighted but never clipped: for later steps of an
+    iteration, whose tokens an older policy sampled; at rho = 1 the gradients are the same."""
+    if level is not None:
+        _check(0.0, 0.0, level, False, None)
 
-    turn_BS, trajectory_BS: row-local numbers below S. weight_BS: this term's weight; 0 excludes the token.
-    """
+    def loss(scores: Scores, streams: Streams) -> tuple[Array, Sums]:
+        if level is None:
+            return -streams.advantage_BS * scores.logprob_BS, {}
+        rho_BS = ratio(scores, streams, level)
+        return -rho_BS * streams.advantage_BS, _ratio_sums(rho_BS, streams.mask_BS)
 
-    advantage_BS: Float[Array, "B S"]
-    turn_BS: Int[Array, "B S"]
-    trajectory_BS: Int[Array, "B S"]
-    weight_BS: Float[Array, "B S"]
-    logprobs: Mapping[str, Float[Array, "B S"]]
-
-    @property
-    def mask_BS(self) -> Bool[Array, "B S"]:
-        return self.weight_BS != 0.0
-
-
-Function = Callable[[Scores, Streams], tuple[Array, Sums]]
-
-
-@dataclass(frozen=True)
-class Loss:
-    """fn: the formula. needs: log-prob streams that must be present. level: what shares one ratio; a whole
-    turn or trajectory must then lie in one row. entropy: whether the entropy of the policy is read."""
-
-    fn: Function
-    needs: tuple[str, ...] = ()
-    level: Level = "token"
-    entropy: bool = False
-
-    def __call__(self, scores: Scores, streams: Streams) -> tuple[Array, Sums]:
-        """Values at weight 0 are set to 0 on the way in: they can reach neither loss, gradient nor metric."""
-
-        def clean(value_BS: Array) -> Array:
-            return jnp.where(streams.mask_BS, value_BS, 0.0)
-
-        logprobs = {name: clean(value_BS) for name, value_BS in streams.logprobs.items()}
-        streams = replace(streams, advantage_BS=clean(streams.advantage_BS), logprobs=logprobs)
-        return self.fn(Scores(*(clean(value_BS) for value_BS in scores)), streams)
-
-
-def log_ratio(scores: Scores, streams: Streams) -> Float[Array, "B S"]:
-    """d = lp - old. Without an "old" stream old is the current policy: d = 0, rho = 1,
-    with the gradient of lp, which is exact for a single on-policy step."""
-    old_BS = streams.logprobs.get("old", jax.lax.stop_gradient(scores.logprob_BS))
-    return scores.logprob_BS - old_BS
-
-
-def group_sum(value_BS: Float[Array, "B S"], group_BS: Int[Array, "B S"]) -> Float[Array, "B S"]:
-    """Sum over the tokens of the same group of the row, handed back to each of its tokens."""
-    row_B1 = jnp.arange(value_BS.shape[0])[:, None]
-    sum_BS = jnp.zeros_like(value_BS).at[row_B1, group_BS].add(value_BS)
-    return jnp.take_along_axis(sum_BS, group_BS, axis=1)
-
-
-def ratio(scores: Scores, streams: Streams, level: Level) -> Float[Array, "B S"]:
-    """rho of each token at `level`.
-
-    token: exp(d_t).   turn, trajectory: exp(sum of d), the same number on every token of the group; with
-    weights that average tokens within the group, the group counts once.   *_geo: exp(mean of d) in GSPO's
-    token form, value s = exp(mean d) and gradient s * grad lp_t, so that weights 1/n spread it evenly.
-    """
-    d_BS = log_ratio(scores, streams)
-    if level == "token":
-        return jnp.exp(_clip(d_BS))
-    group_BS = streams.turn_BS if level.startswith("turn") else streams.trajectory_BS
-    sum_BS = group_sum(d_BS, group_BS)
-    if not level.endswith("_geo"):
-        return jnp.exp(_clip(sum_BS))
-    count_BS = group_sum(streams.mask_BS.astype(jnp.float32), group_BS)
-    s_BS = jax.lax.stop_gradient(jnp.exp(jnp.minimum(sum_BS / jnp.maximum(count_BS, 1.0), 10.0)))
-    return s_BS * jnp.exp(d_BS - jax.lax.stop_gradient(d_BS))
-
-
-def _clip(d_BS: Array) -> Array:
-    return jnp.clip(d_BS, -MAX_LOG_RATIO, MAX_LOG_RATIO)
-
-
-def token_trunc(cap: float = 2.0) -> Function:
-    """Sampler/trainer mismatch weight min(exp(old - behaviour), cap), a constant (TIS)."""
-
-    def weight(scores: Scores, streams: Streams) -> tuple[Array, Sums]:
-        mask_BS = streams.mask_BS
-        old_BS = jax.lax.stop_gradient(streams.logprobs.get("old", scores.logprob_BS))
-        rho_BS = jnp.exp(_clip(old_BS - streams.logprobs["behaviour"]))
-        sums: dict[str, Entry] = {
-            "mismatch/ratio_mean": mean_of(rho_BS, mask_BS),
-            "mismatch/ratio_max": max_of(rho_BS, mask_BS),
-            "mismatch/trunc_frac": mean_of((rho_BS > cap).astype(jnp.float32), mask_BS),
-            "mismatch/k3": mean_of(rho_BS - 1.0 - jnp.log(rho_BS), mask_BS),
-        }
-        return jnp.minimum(rho_BS, cap), sums
-
-    return weight
+    return Loss(loss, level=level or "token")
 
 
 def clipped_pg(
@@ -139,7 +50,6 @@ def clipped_pg(
     level: Level = "token",
     log_symmetric: bool = False,
     dual: float | None = None,
-    mismatch: Function | None = None,
 ) -> Loss:
     """-min(rho A, clip(rho, lo, hi) A); with `dual` c, at most -c A where A < 0.
 
@@ -163,12 +73,9 @@ def clipped_pg(
             caught_BS = (advantage_BS < 0) & (objective_BS < floor_BS)
             objective_BS = jnp.where(caught_BS, floor_BS, objective_BS)
             sums["ratio/dual_frac"] = mean_of(caught_BS.astype(jnp.float32), mask_BS)
-        if mismatch is None:
-            return -objective_BS, sums
-        weight_BS, more = mismatch(scores, streams)
-        return -objective_BS * weight_BS, {**sums, **more}
+        return -objective_BS, sums
 
-    return Loss(loss, ("behaviour",) if mismatch else (), level)
+    return Loss(loss, level=level)
 
 
 def cispo(low: float = 1.0, high: float = 0.28) -> Loss:
@@ -183,6 +90,33 @@ def cispo(low: float = 1.0, high: float = 0.28) -> Loss:
         return -weight_BS * streams.advantage_BS * scores.logprob_BS, sums
 
     return Loss(loss)
+
+
+# --- what wraps a policy loss -------------------------------------------------------------------------------
+
+
+def corrected(loss: Loss) -> Loss:
+    """`loss` times the constant stream "mismatch" (batch/mismatch.py). Counts and metrics stay those of all tokens: a
+    token that the correction rejects leaves the sum, not the denominator."""
+
+    def fn(scores: Scores, streams: Streams) -> tuple[Array, Sums]:
+        loss_BS, sums = loss.fn(scores, streams)
+        return loss_BS * streams.logprobs[MISMATCH], sums
+
+    return replace(loss, fn=fn, needs=(*loss.needs, MISMATCH))
+
+
+def pulled(loss: Loss, coef: float) -> Loss:
+    """`loss` with A - coef (lp - old), detached: a pull to the policy at the start of the iteration (the LOOP code's KL
+    in the advantage). A .5, log-ratio .2, coef .1 -> .48."""
+    if coef < 0:
+        raise ConfigError(f"kl coefficient {coef} would push away from the old policy; give 0 or more")
+
+    def fn(scores: Scores, streams: Streams) -> tuple[Array, Sums]:
+        pull_BS = coef * jax.lax.stop_gradient(log_ratio(scores, streams))
+        return loss.fn(scores, replace(streams, advantage_BS=streams.advantage_BS - pull_BS))
+
+    return replace(loss, fn=fn, needs=(*loss.needs, "old"))
 
 
 def _ratio_sums(rho_BS: Array, mask_BS: Array) -> dict[str, Entry]:
@@ -203,6 +137,9 @@ def _check(low: float, high: float, level: str, log_symmetric: bool, dual: float
         raise ConfigError(f"dual={dual}: the dual clip must be above 1")
 
 
+# --- divergences from another policy ------------------------------------------------------------------------
+
+
 def kl(estimator: Estimator = "k3", *, stream: str = "reference") -> Loss:
     """KL(policy || stream) estimated at the sampled tokens, l = lp - stream.
 
@@ -213,7 +150,7 @@ def kl(estimator: Estimator = "k3", *, stream: str = "reference") -> Loss:
         raise ConfigError(f"KL estimator {estimator!r} is unknown; known: {', '.join(get_args(Estimator))}")
 
     def loss(scores: Scores, streams: Streams) -> tuple[Array, Sums]:
-        l_BS = _clip(scores.logprob_BS - streams.logprobs[stream])
+        l_BS = bounded(scores.logprob_BS - streams.logprobs[stream])
         k2_BS = 0.5 * l_BS**2
         k3_BS = jnp.minimum(jnp.exp(-l_BS) - 1.0 + l_BS, MAX_K3)
         straight_BS = k2_BS + jax.lax.stop_gradient(k3_BS - k2_BS)
@@ -223,28 +160,7 @@ def kl(estimator: Estimator = "k3", *, stream: str = "reference") -> Loss:
     return Loss(loss, (stream,))
 
 
-def reverse_kl_iw(*, stream: str = "teacher", rho_max: float | None = None) -> Loss:
-    """rho (e^-l - 1 + l) with l = lp - teacher and rho = lp - sg(old) differentiable (Skill-SD).
-
-    Its gradient is rho l grad lp, exactly that of KL(policy || teacher), even for tokens of an older policy.
-    A stop-gradient on rho would turn it into the forward KL. rho_max caps rho and breaks that exactness.
-    """
-
-    def loss(scores: Scores, streams: Streams) -> tuple[Array, Sums]:
-        mask_BS = streams.mask_BS
-        rho_BS = ratio(scores, streams, "token")
-        rho_BS = rho_BS if rho_max is None else jnp.minimum(rho_BS, rho_max)
-        l_BS = _clip(scores.logprob_BS - streams.logprobs[stream])
-        k3_BS = jnp.exp(-l_BS) - 1.0 + l_BS
-        sums: dict[str, Entry] = {
-            "distill/k3": mean_of(k3_BS, mask_BS),
-            "distill/log_ratio": mean_of(l_BS, mask_BS),
-            "distill/below_teacher_frac": mean_of((l_BS < 0).astype(jnp.float32), mask_BS),
-            "distill/rho_max": max_of(rho_BS, mask_BS),
-        }
-        return rho_BS * k3_BS, sums
-
-    return Loss(loss, (stream,))
+# --- imitation, entropy ----------------------------------------------------------------------------------------
 
 
 def cross_entropy() -> Loss:

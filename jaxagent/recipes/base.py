@@ -12,6 +12,7 @@ from typing import Any
 
 from jaxagent.chat.render import Renderer
 from jaxagent.config import Record
+from jaxagent.data.rollout_store import Origin
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.stage import Stage
 from jaxagent.types import Group, Sampling, Task
@@ -25,6 +26,7 @@ class Materials:
     sampling:    the run's training-time sampling rule.
     row:         tokens of a training row; nothing longer can be learnt from.
     demonstrate: (tasks, sloppiness, slips) -> demonstration groups by the environment's scripted expert.
+    origin:      what stored rollouts must have been sampled with; None checks nothing.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Materials:
     row: int
     seed: int
     demonstrate: Callable[[Sequence[Task], float, float], list[Group]]
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from pydantic import Field
 from jaxagent.batch.targets import policy_samples, seq_mean_token_mean, step_mean
 from jaxagent.credit.gigpo import Mode, Rewards, gigpo
 from jaxagent.learn.terms import clipped_pg, kl
-from jaxagent.recipes.base import Materials, Recipe
-from jaxagent.recipes.policy import PolicyOptions, policy_update, task_source
+from jaxagent.recipes.base import Materials
+from jaxagent.recipes.policy import PolicyOptions, policy_recipe, policy_update, task_source
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions, returns_of
 from jaxagent.stage import Stage, Term
 
@@ -69,4 +69,4 @@ def stage(options: GigpoOptions, materials: Materials) -> Stage:
     )
 
 
-RECIPE = Recipe(GigpoOptions, stage)
+RECIPE = policy_recipe(GigpoOptions, stage)

@@ -17,8 +17,8 @@ from jaxagent.batch.targets import policy_samples, seq_mean_token_mean
 from jaxagent.credit.group import group_mean, leave_one_out, per_group
 from jaxagent.credit.gvpo import gvpo
 from jaxagent.learn.terms import clipped_pg
-from jaxagent.recipes.base import Materials, Recipe
-from jaxagent.recipes.policy import PolicyOptions, policy_update, task_source
+from jaxagent.recipes.base import Materials
+from jaxagent.recipes.policy import PolicyOptions, policy_recipe, policy_update, task_source
 from jaxagent.recipes.rewards import returns_of
 from jaxagent.stage import Stage, Term
 
@@ -56,4 +56,4 @@ def stage(options: GvpoOptions, materials: Materials) -> Stage:
     )
 
 
-RECIPE = Recipe(GvpoOptions, stage)
+RECIPE = policy_recipe(GvpoOptions, stage)

@@ -4,57 +4,75 @@
     J_i = mean over i's action tokens of min(rho A_i, clip(rho, 1/(1+eps), 1+eps) A_i)
     loss = -(1/M) sum over the minibatch of J_i                   M is the nominal minibatch size, also after filtering
 
-R is the fraction of unit tests passed. Defaults are those of the released code for AppWorld with Qwen2.5-32B.
+R is the fraction of unit tests passed. Defaults are those of the released code for AppWorld with Qwen2.5-32B. Its
+ablations: `ratio`, `norm: group_std` (RwNorm), `kl_in: advantage`, `positive_only`.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 from pydantic import Field
 
 from jaxagent.batch.targets import constant_count, policy_samples, seq_mean_token_mean, turn_mean
-from jaxagent.credit.filters import abs_min
-from jaxagent.credit.group import leave_one_out, per_group
+from jaxagent.credit.filters import abs_min, chain, positive_only
+from jaxagent.credit.group import group_std, leave_one_out, per_group
+from jaxagent.learn.loss import Level
 from jaxagent.learn.terms import clipped_pg
-from jaxagent.recipes.base import Materials, Recipe
-from jaxagent.recipes.policy import PolicyOptions, policy_update, task_source
+from jaxagent.recipes.base import Materials
+from jaxagent.recipes.kl import KlOptions, kl_average, kl_loss, kl_returns, kl_streams, kl_terms
+from jaxagent.recipes.policy import PG, policy_recipe, policy_update, task_source
 from jaxagent.recipes.rewards import returns_of
-from jaxagent.stage import Stage, Term
+from jaxagent.stage import Filter, Stage, Term
+
+NORMS = {"none": leave_one_out, "group_std": group_std()}
 
 
-class LoopOptions(PolicyOptions):
-    """ratio: level of the importance ratio; token is best on AppWorld, turn and trajectory are the ablations."""
+class LoopOptions(KlOptions):
+    """ratio: level of the importance ratio; token is best on AppWorld, turn and trajectory are the ablations, *_geo
+    their geometric means. positive_only: train on trajectories that are better than the others alone.
+    """
 
     tasks: int = Field(40, ge=1)
     group_size: int = Field(6, ge=2)
-    ratio: Literal["token", "turn", "trajectory"] = "token"
+    ratio: Level = "token"
+    norm: Literal["none", "group_std"] = "none"
+    singleton: Literal["zero", "raw", "drop"] = "zero"
     clip: float = Field(0.1, gt=0)
     epochs: int = Field(2, ge=1)
     minibatch: int = Field(32, ge=0)
     min_advantage: float = Field(0.01, ge=0)
+    positive_only: bool = False
     learning_rate: float = Field(5e-5, gt=0)
     max_grad_norm: float = Field(0.1, ge=0)
     kl_stop: float = Field(20.0, ge=0)
 
 
 def stage(options: LoopOptions, materials: Materials) -> Stage:
-    average = turn_mean if options.ratio == "turn" else seq_mean_token_mean
-    nominal = options.minibatch or options.tasks * options.group_size
-    policy_gradient = clipped_pg(options.clip, level=options.ratio, log_symmetric=True)
+    average = turn_mean if options.ratio.startswith("turn") else seq_mean_token_mean
+    nominal = constant_count(average, options.minibatch or options.tasks * options.group_size)
+    policy = clipped_pg(options.clip, level=options.ratio, log_symmetric=True)
+    terms = {PG: Term(kl_loss(options, policy), nominal), **kl_terms(options, nominal)}
     return Stage(
         name=materials.name,
         source=task_source(options, materials),
         iterations=options.iterations,
-        reward=returns_of(options.reward),
-        credit=per_group(leave_one_out),
-        filter=abs_min(options.min_advantage),
-        samples=policy_samples,
-        terms={"pg": Term(policy_gradient, constant_count(average, nominal))},
-        needs=("old",) if options.off_policy else (),
+        reward=kl_returns(options, returns_of(options.reward)),
+        credit=per_group(NORMS[options.norm], singleton=options.singleton),
+        filter=_filter(options),
+        samples=partial(policy_samples, terms=tuple(terms)),
+        terms=terms,
+        needs=kl_streams(options),
         sampling=materials.sampling,
-        update=policy_update(options, kl_stop=options.kl_stop),
+        update=policy_update(options),
+        reference_ema=kl_average(options),
     )
 
 
-RECIPE = Recipe(LoopOptions, stage)
+def _filter(options: LoopOptions) -> Filter:
+    large = abs_min(options.min_advantage)
+    return chain(positive_only, large) if options.positive_only else large
+
+
+RECIPE = policy_recipe(LoopOptions, stage)

@@ -1,31 +1,61 @@
-"""What the recipes share that learn from their own rollouts: options, the source of tasks, optimiser steps."""
+"""What the recipes share that learn from their own rollouts: options, the source of tasks, optimiser steps.
+
+A recipe file ends with `RECIPE = policy_recipe(Options, stage)`: what the shared options ask for beside the method (the
+correction of a mismatch, a limit of staleness, entropy, imitation of solved episodes) is then done for it.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Literal
 
+import numpy as np
 from pydantic import Field
 
+from jaxagent.batch.mismatch import lag_metrics
+from jaxagent.batch.targets import token_mean
 from jaxagent.config import Record
+from jaxagent.credit.filters import chain, fresh
+from jaxagent.data.curriculum import CurriculumOptions, CurriculumSource
+from jaxagent.data.stored import StoredSource, open_store
 from jaxagent.data.tasks import TaskSource
-from jaxagent.recipes.base import Materials
+from jaxagent.learn.terms import cross_entropy, entropy_bonus
+from jaxagent.recipes.base import Materials, Recipe
+from jaxagent.recipes.mismatch import MismatchOptions, corrected_stage
+from jaxagent.recipes.replay import ReplayOptions
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions
-from jaxagent.stage import Update
+from jaxagent.stage import Measure, Source, Stage, Term, Update
+from jaxagent.types import Credited, Group, Metrics, Sample
+
+PG = "pg"  # the policy term of every recipe
 
 
 class PolicyOptions(Record):
     """An iteration rolls out `tasks` x `group_size` episodes. A recipe restates a default where its paper differs.
 
     reward: an outcome's name, or a record of an outcome and shaping terms (recipes/rewards.py).
+    rollouts_from: a run folder or store whose rollouts are trained on instead of new ones (data/rollout_store.py).
+    replay: earlier trajectories beside the new ones (recipes/replay.py).
     minibatch: trajectories of an optimiser step; 0 is all of them.
     schedule: of the learning rate, over the stage's optimiser steps, after `warmup_steps`.
+    pool: train on the first so many tasks of the split; 0 is all. What learns from a task's earlier episodes (a
+          curriculum, a task's skills) needs tasks that return.
+    curriculum: draw tasks by what the policy can do (data/curriculum.py); without one, every task once an epoch.
+    kl_stop, grad_outlier_sigma: see `Update`; 0 is off.
+    mismatch: correction of the difference between sampler and trainer (recipes/mismatch.py).
+    max_lag: drop trajectories with a step of a policy more than so many versions old; None keeps all.
+    entropy_coef: weight of the entropy, averaged as the policy loss is; 0 is off.
+    solved_nll: weight of -log p over the tokens of the solved episodes (VAPO: 0.1); 0 is off.
     """
 
     iterations: int = Field(200, ge=1)
     tasks: int = Field(16, ge=1)
     group_size: int = Field(8, ge=2)
     reward: OutcomeName | RewardOptions = "test_fraction"
+    rollouts_from: str = ""
+    replay: ReplayOptions | None = None
     epochs: int = Field(1, ge=1)
     minibatch: int = Field(0, ge=0)
     learning_rate: float = Field(1e-6, gt=0)
@@ -33,18 +63,37 @@ class PolicyOptions(Record):
     warmup_steps: int = Field(0, ge=0)
     weight_decay: float = Field(0.01, ge=0)
     max_grad_norm: float = Field(1.0, ge=0)
+    pool: int = Field(0, ge=0)
+    curriculum: CurriculumOptions | None = None
+    kl_stop: float = Field(0.0, ge=0)
+    grad_outlier_sigma: float = Field(0.0, ge=0)
+    mismatch: MismatchOptions = MismatchOptions()
+    max_lag: int | None = Field(None, ge=0)
+    entropy_coef: float = Field(0.0, ge=0)
+    solved_nll: float = Field(0.0, ge=0)
 
     @property
     def off_policy(self) -> bool:
         """More than one step an iteration. Otherwise the old log-probs are the current ones, and need no scoring."""
-        return self.epochs > 1 or self.minibatch > 0
+        return self.epochs > 1 or self.minibatch > 0 or self.replay is not None
 
 
-def task_source(options: PolicyOptions, materials: Materials) -> TaskSource:
-    return TaskSource(materials.tasks, tasks=options.tasks, rollouts=options.group_size, seed=materials.seed)
+def task_source(options: PolicyOptions, materials: Materials) -> Source:
+    if options.rollouts_from:
+        store = open_store(options.rollouts_from, materials.origin)
+        return StoredSource(store, groups=options.tasks, seed=materials.seed, row=materials.row)
+    return drawn(options, materials, options.tasks)
 
 
-def policy_update(options: PolicyOptions, *, kl_stop: float = 0.0) -> Update:
+def drawn(options: PolicyOptions, materials: Materials, tasks: int) -> TaskSource | CurriculumSource:
+    """A source of `tasks` tasks a draw, by the curriculum if there is one."""
+    pool, rollouts, seed = materials.tasks[: options.pool or None], options.group_size, materials.seed
+    if options.curriculum is not None:
+        return CurriculumSource(pool, options.curriculum, tasks=tasks, rollouts=rollouts, seed=seed)
+    return TaskSource(pool, tasks=tasks, rollouts=rollouts, seed=seed)
+
+
+def policy_update(options: PolicyOptions) -> Update:
     rollouts = options.tasks * options.group_size
     return Update(
         learning_rate=options.learning_rate,
@@ -56,5 +105,46 @@ def policy_update(options: PolicyOptions, *, kl_stop: float = 0.0) -> Update:
         minibatch=options.minibatch,
         weight_decay=options.weight_decay,
         max_grad_norm=options.max_grad_norm,
-        kl_stop=kl_stop,
+        kl_stop=options.kl_stop,
+        outlier_sigma=options.grad_outlier_sigma,
     )
+
+
+def policy_recipe(options: type[PolicyOptions], stage: Callable[[Any, Materials], Stage]) -> Recipe:
+    """The recipe of `stage`, with what the shared options ask for."""
+
+    def whole(chosen: PolicyOptions, materials: Materials) -> Stage:
+        made = corrected_stage(stage(chosen, materials), chosen.mismatch)
+        if chosen.max_lag is not None:
+            stale = fresh(chosen.max_lag)
+            made = replace(made, filter=chain(stale, made.filter) if made.filter else stale)
+        if chosen.entropy_coef:
+            entropy = Term(entropy_bonus(), made.terms[PG].aggregate, chosen.entropy_coef)
+            made = with_term(made, "entropy", entropy, lambda item: True)
+        if chosen.solved_nll:
+            solved = Term(cross_entropy(), token_mean, chosen.solved_nll)
+            made = with_term(made, "solved", solved, lambda item: item.trajectory.success)
+        return replace(made, measure=_with_lags(made.measure, chosen.max_lag))
+
+    return Recipe(options, whole)
+
+
+def _with_lags(measure: Measure | None, max_lag: int | None) -> Measure:
+    def both(groups: Sequence[Group], samples: Sequence[Sample]) -> Metrics:
+        return {**(measure(groups, samples) if measure else {}), **lag_metrics(groups, max_lag)}
+
+    return both
+
+
+def with_term(stage: Stage, name: str, term: Term, includes: Callable[[Credited], bool]) -> Stage:
+    """The stage with a term more, on the policy's tokens of the trajectories that `includes` names."""
+
+    def samples(credited: Sequence[Credited]) -> list[Sample]:
+        chosen = [includes(item) for item in credited]
+        made = []
+        for sample in stage.samples(credited):
+            include_T = sample.include[PG] * np.float32(chosen[sample.trajectory])
+            made.append(replace(sample, include={**sample.include, name: include_T}))
+        return made
+
+    return replace(stage, samples=samples, terms={**stage.terms, name: term})

@@ -15,12 +15,13 @@ from pydantic import Field, model_validator
 from jaxagent.auxlm.background import Background
 from jaxagent.auxlm.blocking import EndpointOptions
 from jaxagent.config import Record
-from jaxagent.rewards import shaping
+from jaxagent.rewards import shaping, truncation
 from jaxagent.rewards.judge import Combine, Criterion, Fallback, Judge
-from jaxagent.rewards.outcome import score, success, test_fraction
+from jaxagent.rewards.outcome import score, success, test_fraction, zero_on
 from jaxagent.rewards.returns import composed, each
 from jaxagent.rewards.subgoals import Subgoal, subgoals
 from jaxagent.stage import Returns, Reward
+from jaxagent.types import Status
 
 OutcomeName = Literal["test_fraction", "success", "score"]
 
@@ -37,12 +38,35 @@ class LengthOptions(Record):
 
 
 class OverlongOptions(Record):
-    """DAPO's soft penalty over the last `buffer` units before `limit`, to -`factor`."""
+    """What episodes cost that come near `limit`. kind:
 
+    linear: DAPO's soft penalty over the last `buffer` units before the limit, to -`factor`.
+    exp:    the outcome times exp(-over / tau), over counted from limit - buffer.
+    filter: those over the limit, or out of context, are not trained on; they stay in the baseline.
+    """
+
+    kind: Literal["linear", "exp", "filter"] = "linear"
     limit: int = Field(ge=1)
-    buffer: int = Field(ge=1)
+    buffer: int = Field(0, ge=0)
     factor: float = Field(1.0, gt=0)
+    tau: float = Field(0.0, ge=0)
     unit: Literal["action_tokens", "steps"] = "action_tokens"
+
+    @model_validator(mode="after")
+    def _belongs(self) -> OverlongOptions:
+        reads = {"linear": {"buffer", "factor"}, "exp": {"buffer", "tau"}, "filter": set()}[self.kind]
+        given = self.model_fields_set & {"buffer", "factor", "tau"}
+        if given - reads:
+            raise ValueError(f"kind={self.kind} does not read {', '.join(sorted(given - reads))}; drop it")
+        if self.kind == "linear" and not 0 < self.buffer <= self.limit:
+            raise ValueError(
+                f"buffer={self.buffer} must be above 0 and at most limit={self.limit} with kind=linear"
+            )
+        if self.kind == "exp" and (self.tau <= 0 or self.buffer > self.limit):
+            raise ValueError(
+                f"kind=exp needs tau above 0 and buffer={self.buffer} at most limit={self.limit}"
+            )
+        return self
 
 
 class SubgoalOptions(Record):
@@ -85,6 +109,9 @@ class RewardOptions(Record):
     format, tool: weights of `message_format` and `tool_use` (rewards/shaping.py).
     invalid_action: added for every message without a legal action (GiGPO: scale 10, -0.1).
     cap:   the terms together stay within it; 0 is no cap. Keep it well below the outcome.
+    floor: R is at least this (LOOP's code: 0); None is no floor.
+    on_step_limit, on_overflow: what an episode is worth that ran out of steps, out of context (rewards/truncation.py);
+           penalty: the whole -factor of `overlong`, however few tokens it sampled.
     judge: R is a rubric's score by language models; it stands alone.
     """
 
@@ -99,6 +126,9 @@ class RewardOptions(Record):
     subgoal_cap: float = Field(0.3, gt=0)
     in_order: bool = False
     cap: float = Field(0.0, ge=0)
+    floor: float | None = None
+    on_step_limit: Literal["evaluate", "zero", "mask"] = "evaluate"
+    on_overflow: Literal["evaluate", "zero", "mask", "penalty"] = "evaluate"
     judge: JudgeOptions | None = None
 
     @model_validator(mode="after")
@@ -108,6 +138,19 @@ class RewardOptions(Record):
             raise ValueError(f"a judge's score is the whole return; drop {others}, or drop judge")
         return self
 
+    @model_validator(mode="after")
+    def _penalty(self) -> RewardOptions:
+        if self.on_overflow == "penalty" and (self.overlong is None or self.overlong.kind != "linear"):
+            raise ValueError(
+                "on_overflow=penalty takes its size from `overlong` of kind linear; give that too"
+            )
+        return self
+
+    def cut(self, action: str) -> tuple[Status, ...]:
+        """How episodes end that get this treatment."""
+        asked = {Status.STEP_LIMIT: self.on_step_limit, Status.LENGTH: self.on_overflow}
+        return tuple(status for status, wanted in asked.items() if wanted == action)
+
 
 def returns_of(reward: OutcomeName | RewardOptions) -> Returns:
     """The function that sets the returns of an iteration's groups."""
@@ -115,7 +158,20 @@ def returns_of(reward: OutcomeName | RewardOptions) -> Returns:
         return each(OUTCOMES[reward])
     if reward.judge is not None:
         return _judge(reward.judge)
-    return composed(OUTCOMES[reward.outcome], _terms(reward), scale=reward.scale, cap=reward.cap)
+    returns = composed(
+        _outcome(reward), _terms(reward), scale=reward.scale, cap=reward.cap, floor=reward.floor
+    )
+    cuts = [truncation.ended(status) for status in reward.cut("mask")]
+    if (over := reward.overlong) is not None and over.kind == "filter":
+        cuts.append(truncation.longer(over.limit, over.unit))
+    return truncation.masked(returns, *cuts)
+
+
+def _outcome(options: RewardOptions) -> Reward:
+    outcome = zero_on(OUTCOMES[options.outcome], options.cut("zero"))
+    if (over := options.overlong) is not None and over.kind == "exp":
+        return truncation.exponential(outcome, start=over.limit - over.buffer, tau=over.tau, unit=over.unit)
+    return outcome
 
 
 def outcome_of(reward: OutcomeName | RewardOptions) -> Reward:
@@ -136,9 +192,10 @@ def _terms(options: RewardOptions) -> dict[str, Reward]:
         terms["length"] = shaping.excess(
             target=length.target, rate=length.rate, cap=length.cap, unit=length.unit
         )
-    if (over := options.overlong) is not None:
-        terms["overlong"] = shaping.overlong(
-            limit=over.limit, buffer=over.buffer, factor=over.factor, unit=over.unit
+    if (over := options.overlong) is not None and over.kind == "linear":
+        soft = shaping.overlong(limit=over.limit, buffer=over.buffer, factor=over.factor, unit=over.unit)
+        terms["overlong"] = truncation.full_penalty(
+            soft, over.factor, truncation.ended(*options.cut("penalty"))
         )
     if options.invalid_action:
         terms["invalid_action"] = shaping.per_event(options.invalid_action)

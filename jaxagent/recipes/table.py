@@ -6,18 +6,45 @@ import difflib
 from collections.abc import Mapping
 
 from jaxagent.errors import ConfigError
-from jaxagent.recipes import gigpo, grpo, gvpo, loop, sft, siri, skill_sd, skillrl
+from jaxagent.recipes import (
+    cispo,
+    dapo,
+    gigpo,
+    grpo,
+    gspo,
+    gvpo,
+    loop,
+    opd,
+    reinforce,
+    rft,
+    rpp,
+    sage,
+    sft,
+    siri,
+    skill_grpo,
+    skill_sd,
+    skillrl,
+)
 from jaxagent.recipes.base import Recipe
 
 RECIPES: Mapping[str, Recipe] = {
     "sft": sft.RECIPE,
+    "reinforce": reinforce.RECIPE,
+    "rpp": rpp.RECIPE,
     "grpo": grpo.RECIPE,
+    "dapo": dapo.RECIPE,
+    "gspo": gspo.RECIPE,
+    "cispo": cispo.RECIPE,
     "loop": loop.RECIPE,
     "gvpo": gvpo.RECIPE,
     "gigpo": gigpo.RECIPE,
     "skill_sd": skill_sd.RECIPE,
+    "skill_grpo": skill_grpo.RECIPE,
+    "opd": opd.RECIPE,
     "siri": siri.RECIPE,
     "skillrl": skillrl.RECIPE,
+    "rft": rft.RECIPE,
+    "sage": sage.RECIPE,
 }
 
 

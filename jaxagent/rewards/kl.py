@@ -13,9 +13,9 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from jaxagent.errors import ConfigError, RolloutError
-from jaxagent.rewards.returns import mapped
+from jaxagent.rewards.returns import Changed
 from jaxagent.stage import Returns
-from jaxagent.types import Trajectory
+from jaxagent.types import Segment, Trajectory
 
 
 def kl_token_rewards(
@@ -30,27 +30,25 @@ def kl_token_rewards(
     return (-beta * difference_T).astype(np.float32)
 
 
+def kl_penalty(segment: Segment, *, beta: float) -> Float[np.ndarray, "T"]:
+    """`kl_token_rewards` of a segment with the streams "old" and "reference"."""
+    missing = [name for name in ("old", "reference") if name not in segment.logprobs]
+    if missing:
+        raise RolloutError(
+            f"KL in the reward needs the log-prob stream(s) {', '.join(missing)}; "
+            'give the stage needs=("old", "reference")'
+        )
+    streams = segment.logprobs
+    return kl_token_rewards(streams["old"], streams["reference"], segment.mask_T, beta=beta)
+
+
 def kl_in_reward(returns: Returns, *, beta: float) -> Returns:
     """`returns` minus beta times each episode's summed k1. The stage needs=("old", "reference")."""
     if beta < 0:
         raise ConfigError(f"kl.coef={beta} would reward distance from the reference; give 0 or more")
 
     def penalised(trajectory: Trajectory) -> Trajectory:
-        return replace(trajectory, reward=trajectory.reward + _total(trajectory, beta))
+        total = sum(float(kl_penalty(s, beta=beta).sum(dtype=np.float64)) for s in trajectory.segments)
+        return replace(trajectory, reward=trajectory.reward + total)
 
-    return lambda groups: mapped(returns(groups), penalised)
-
-
-def _total(trajectory: Trajectory, beta: float) -> float:
-    total = 0.0
-    for segment in trajectory.segments:
-        missing = [name for name in ("old", "reference") if name not in segment.logprobs]
-        if missing:
-            raise RolloutError(
-                f"{trajectory.traj_id}: KL in the reward needs the log-prob stream(s) "
-                f'{", ".join(missing)}; give the stage needs=("old", "reference")'
-            )
-        streams = segment.logprobs
-        token_T = kl_token_rewards(streams["old"], streams["reference"], segment.mask_T, beta=beta)
-        total += float(token_T.sum(dtype=np.float64))
-    return total
+    return Changed(returns, after=penalised)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jaxagent.stage import Returns, Reward
 from jaxagent.types import Group, Trajectory
@@ -16,27 +16,54 @@ def mapped(groups: Sequence[Group], change: Callable[[Trajectory], Trajectory]) 
     return [replace(group, trajectories=tuple(map(change, group.trajectories))) for group in groups]
 
 
+def _same(trajectory: Trajectory) -> Trajectory:
+    return trajectory
+
+
+@dataclass(frozen=True)
+class Changed:
+    """`Returns` with every trajectory changed before, or after, its return is set. Closes what it wraps (a judge)."""
+
+    returns: Returns
+    before: Callable[[Trajectory], Trajectory] = _same
+    after: Callable[[Trajectory], Trajectory] = _same
+
+    def __call__(self, groups: Sequence[Group]) -> list[Group]:
+        return mapped(self.returns(mapped(groups, self.before)), self.after)
+
+    def close(self) -> None:
+        close = getattr(self.returns, "close", None)
+        if close is not None:
+            close()
+
+
 def each(reward: Reward) -> Returns:
     """R = reward(trajectory)."""
     return lambda groups: mapped(groups, lambda t: replace(t, reward=float(reward(t))))
 
 
 def composed(
-    outcome: Reward, terms: Mapping[str, Reward], *, scale: float = 1.0, cap: float = 0.0
+    outcome: Reward,
+    terms: Mapping[str, Reward],
+    *,
+    scale: float = 1.0,
+    cap: float = 0.0,
+    floor: float | None = None,
 ) -> Returns:
-    """R = scale * outcome + the sum of the terms, held within [-cap, cap] (0: no cap). Composite reward of F1.
+    """R = scale * outcome + the sum of the terms, held within [-cap, cap] (0: no cap); R is at least `floor`.
 
     Every part is kept in the trajectory's `extra` and logged by its name. A sum of terms that reaches the outcome's
     size makes a policy that collects terms; the cap keeps it below.
     """
 
-    def whole(trajectory: Trajectory) -> Trajectory:
+    def with_return(trajectory: Trajectory) -> Trajectory:
         parts = {name: float(term(trajectory)) for name, term in terms.items()}
         shaping = sum(parts.values())
         if cap:
             shaping = min(cap, max(-cap, shaping))
         parts |= {"outcome": scale * float(outcome(trajectory)), "shaping": shaping}
         extra = {**trajectory.extra, PARTS: parts}
-        return replace(trajectory, reward=parts["outcome"] + shaping, extra=extra)
+        whole = parts["outcome"] + shaping
+        return replace(trajectory, reward=whole if floor is None else max(floor, whole), extra=extra)
 
-    return lambda groups: mapped(groups, whole)
+    return lambda groups: mapped(groups, with_return)

@@ -56,15 +56,15 @@ def lower_update(graphdef, params, mesh: Mesh, *, rows: int, length: int, lora: 
     optimizer = make_optimizer(OptimizerSpec(1e-3))
     moments = jax.eval_shape(optimizer.init, partition.split(params)[0])
 
-    def scalar(dtype):
-        return jax.ShapeDtypeStruct((), dtype, sharding=sharding((), (), mesh))
+    def scalar(dtype, shape=()):
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding((None,) * len(shape), shape, mesh))
 
     def array(dtype, second=None):
         shape = (rows, length)
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding(("batch", second), shape, mesh))
 
-    number = scalar(jnp.int32)
-    state = TrainState(params, placed(moments, shardings(moments, mesh)), number, number, number)
+    number, norms = scalar(jnp.int32), scalar(jnp.float32, (3,))
+    state = TrainState(params, placed(moments, shardings(moments, mesh)), number, number, number, norms)
     batch = {name: array(jnp.int32, "sequence") for name in TOKENS}
     batch |= {name: array(jnp.float32 if name == "advantage_BS" else jnp.int32) for name in SCORED}
     batch |= {"logprobs": {"old": array(jnp.float32)}, "weight": {"pg": array(jnp.float32)}}

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -5,15 +7,19 @@ from jaxagent.credit.filters import (
     abs_min,
     by_success,
     chain,
+    fresh,
     magnitude,
+    most_varied,
     positive_only,
+    spread,
     success_only,
+    varies,
     zero_std,
 )
 from jaxagent.credit.group import group_mean, leave_one_out, per_group
 from jaxagent.errors import ConfigError
 from jaxagent.types import Credited, Group
-from tests.made_episodes import make_group, make_task, make_trajectory
+from tests.made_episodes import make_group, make_step, make_task, make_trajectory
 
 LOO = per_group(leave_one_out)
 
@@ -72,6 +78,61 @@ def test_a_continuous_shaping_term_hides_zero_variance():
     group = Group(task, tuple(make_trajectory(r, success=True, rollout=i) for i, r in enumerate((0.9, 0.95))))
     assert len(zero_std(LOO)([group])) == 2
     assert zero_std(LOO, metric=by_success)([group]) == []
+
+
+def test_a_limit_takes_the_first_groups_that_vary_and_no_part_of_one():
+    groups = [
+        make_group(r, task=make_task(f"t{i}")) for i, r in enumerate(([0, 1], [1, 1], [1, 0, 0], [0, 1]))
+    ]
+    kept = zero_std(per_group(group_mean), limit=2)(groups)
+    assert [item.trajectory.task.task_id for item in kept] == ["t0"] * 2 + ["t2"] * 3
+    assert [varies()(group) for group in groups] == [True, False, True, True]
+
+
+def test_zero_variance_keeps_what_dapo_keeps():
+    """Groups of all failures and of all successes teach nothing."""
+    rewards = ([0, 0, 0], [1, 1, 1], [1, 0, 0], [0, 1, 1])
+    assert [varies()(make_group(r)) for r in rewards] == [False, False, True, True]
+
+
+def starpo():
+    rewards = ([1, 0, 1, 0], [1, 1, 1, 1], [0.5, 0.5, 0.5, 0.4], [1, 0, 0, 0])
+    return [make_group(r, task=make_task(f"t{i}")) for i, r in enumerate(rewards)]
+
+
+def test_the_groups_that_vary_most_are_kept():
+    assert [spread(group) for group in starpo()] == pytest.approx([0.57735, 0, 0.05, 0.5], abs=1e-5)
+
+    def kept(groups, **options):
+        credited = most_varied(per_group(group_mean), **options)(groups)
+        return list(dict.fromkeys(item.trajectory.task.task_id for item in credited))
+
+    assert kept(starpo()) == ["t0"]
+    assert kept(starpo(), share=0.5) == ["t0", "t3"]
+    assert kept(starpo(), rank_by="std_rev") == ["t1"]
+    assert kept(starpo()[:2], share=0.25) == ["t0"]  # fewer groups than 1 / share: one stays
+    assert kept([starpo()[3], starpo()[3]], share=0.5) == ["t3"]
+    same = [make_group([1, 1], task=make_task(name)) for name in "ab"]
+    assert kept(same) == ["a", "b"]  # no group varies: no reason to choose
+    with pytest.raises(ConfigError, match="rank_by='mean'"):
+        most_varied(per_group(group_mean), rank_by="mean")
+
+
+def test_stale_trajectories_are_dropped_by_their_oldest_step():
+    """Lags 0, 1, 2, 3 with at most 2; a step of an older policy makes the whole trajectory stale."""
+
+    def of(*versions):
+        steps = [replace(make_step(k), version=v) for k, v in enumerate(versions)]
+        return Credited(make_trajectory(steps=steps), np.ones(len(steps), np.float32))
+
+    items = [of(9), of(8), of(7), of(6)]
+    assert fresh(2)(items) == items[:3]
+    assert fresh(2, version=lambda: 10)(items) == items[:2]
+    mixed = [of(9), of(6, 9)]
+    assert fresh(2)(mixed) == mixed[:1]
+    assert fresh(0)([]) == []
+    with pytest.raises(ConfigError, match="max_lag=-1"):
+        fresh(-1)
 
 
 def test_filters_compose_from_left_to_right():

@@ -15,7 +15,8 @@ from jaxagent.compilations import Compilations
 from jaxagent.errors import ConfigError, DataError, DivergenceError
 from jaxagent.learn.forward import Execution
 from jaxagent.learn.optim import OptimizerSpec, make_optimizer
-from jaxagent.learn.state import init_state, path_name, train_last_layers, train_only
+from jaxagent.learn.outliers import no_norms, norm_limit, with_norm
+from jaxagent.learn.state import averaged, init_state, path_name, train_last_layers, train_only
 from jaxagent.learn.step import make_score, make_update
 from jaxagent.learn.terms import clipped_pg, cross_entropy, entropy_bonus, kl
 from jaxagent.mesh.mesh import MeshSpec, make_mesh
@@ -273,6 +274,60 @@ def test_repeated_non_finite_batches_stop_the_run():
     assert int(state.skipped) == 1
     with pytest.raises(DivergenceError, match="2 micro-batches"):
         update(state, [bad])
+
+
+def test_running_moments_of_gradient_norms():
+    """1, 2, 3: mean 2, population variance 2/3; after the window the oldest fade."""
+    seen = jnp.asarray(no_norms())
+    for norm in (1.0, 2.0, 3.0):
+        seen = with_norm(seen, jnp.float32(norm))
+    np.testing.assert_allclose(seen, [3, 2, 2 / 3], rtol=1e-6)
+    assert norm_limit(seen, 5.0) == np.inf  # three steps do not say what is usual
+    np.testing.assert_allclose(norm_limit(jnp.array([10, 2, 0.25]), 5.0), 4.5)
+    for _ in range(2000):
+        seen = with_norm(seen, jnp.float32(7.0))
+    np.testing.assert_allclose(seen[1:], [7, 0], atol=1e-3)
+
+
+def test_a_step_with_an_outlying_gradient_is_skipped_and_counted():
+    """Ten usual steps, then one of a thousand times the norm: parameters, schedule and version stay. It is remembered
+    at the limit, so that a lasting rise is learnt from in the end."""
+    optimizer = optax.sgd(1e-6)
+    state = init_state(cases.params(), optimizer)
+    update = make_update(cases.model()[0], cases.pg(), optimizer, outlier_sigma=5.0)
+    usual = cases.packed(cases.samples(), cases.pg(), rows=8)
+    loud = [replace(b, advantage_BS=1000 * b.advantage_BS) for b in usual]
+    for _ in range(10):
+        state, metrics = update(state, usual)
+        assert (metrics["update/steps"], metrics["skip/outlier"]) == (1.0, 0.0)
+    before, limit = cases.flat(state.params), float(norm_limit(state.norms, 5.0))
+    state, metrics = update(state, loud)
+    assert (metrics["update/steps"], metrics["skip/outlier"], metrics["skip/no_gradient"]) == (0.0, 1.0, 0.0)
+    assert metrics["update/grad_norm"] > 100 * limit
+    np.testing.assert_array_equal(cases.flat(state.params), before)
+    assert (int(state.step), int(state.version)) == (10, 10)
+    assert float(state.norms[0]) == 11
+    assert limit <= float(norm_limit(state.norms, 5.0)) < 2 * limit
+
+
+def test_without_a_limit_no_step_is_an_outlier():
+    optimizer = optax.sgd(1e-6)
+    state = init_state(cases.params(), optimizer)
+    update = make_update(cases.model()[0], cases.pg(), optimizer)
+    usual = cases.packed(cases.samples(), cases.pg(), rows=8)
+    for batch in (*[usual] * 10, [replace(b, advantage_BS=1000 * b.advantage_BS) for b in usual]):
+        state, metrics = update(state, batch)
+    assert (int(state.step), metrics["skip/outlier"]) == (11, 0.0)
+
+
+def test_an_average_follows_what_is_trained_and_keeps_the_rest_to_the_bit():
+    old, new = (
+        {"a": jnp.array([1.0, 0.1]), "b": jnp.array([0.3])},
+        {"a": jnp.array([2.0, 0.1]), "b": jnp.array([0.3])},
+    )
+    moved = averaged(old, new, 0.9)
+    np.testing.assert_allclose(moved["a"], [1.1, 0.1], rtol=1e-6)
+    assert float(moved["b"][0]) == float(new["b"][0])
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from jaxagent.errors import ConfigError
+from jaxagent.learn import loss as ratios
 from jaxagent.learn import sums, terms
-from jaxagent.learn.terms import Scores, Streams
+from jaxagent.learn.loss import Scores, Streams
 
 LEVELS = ("token", "turn", "trajectory", "turn_geo", "trajectory_geo")
 
@@ -88,7 +89,7 @@ TURN = [0, 0, 1, 1]
 )
 def test_ratio_levels(level, expected):
     given = streams(np.ones(4), turn=TURN, old=np.zeros(4))
-    np.testing.assert_allclose(terms.ratio(scores(D), given, level)[0], expected, atol=1e-6)
+    np.testing.assert_allclose(ratios.ratio(scores(D), given, level)[0], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,10 @@ def test_without_an_old_stream_the_ratio_is_one_with_a_gradient():
 
 
 def test_cispo_coefficients_and_full_gradient():
+    """Every token with an advantage keeps a gradient, on either side of the bounds and of either sign."""
     rho = np.array([0.5, 1.0, 1.28, 5.0])
+    _, negative, _ = loss_and_gradient(terms.cispo(), np.log(rho), streams(-np.ones(4), old=np.zeros(4)))
+    np.testing.assert_allclose(negative, [0.5, 1.0, 1.28, 1.28], rtol=1e-5)
     _, grad, _ = loss_and_gradient(terms.cispo(), np.log(rho), streams(np.ones(4), old=np.zeros(4)))
     np.testing.assert_allclose(-grad, [0.5, 1.0, 1.28, 1.28], rtol=1e-5)
 
@@ -145,18 +149,33 @@ def test_cispo_coefficients_and_full_gradient():
 def test_tokens_without_weight_reach_nothing():
     """Poisoned streams at weight 0: no loss, gradient or metric may see them."""
     weight = [1, 1, 0, 0]
-    clean = streams([1, -1, 0, 0], turn=TURN, weight=weight, old=[0.1, 0, 0, 0], reference=[0.2, 0, 0, 0])
+    clean = streams(
+        [1, -1, 0, 0],
+        turn=TURN,
+        weight=weight,
+        old=[0.1, 0, 0, 0],
+        reference=[0.2, 0, 0, 0],
+        mismatch=[1.5, 1, 1, 1],
+    )
     dirty = streams(
         [1, -1, np.inf, np.nan],
         turn=[0, 0, 0, 0],
         weight=weight,
         old=[0.1, 0, -np.inf, np.nan],
         reference=[0.2, 0, np.nan, 1e9],
+        mismatch=[1.5, 1, np.inf, np.nan],
     )
     lp_clean, lp_dirty = [0.3, -0.2, 0, 0], [0.3, -0.2, 500.0, -300.0]
     for loss in (
         terms.clipped_pg(0.2),
         terms.clipped_pg(0.2, level="trajectory"),
+        terms.clipped_pg(0.2, level="trajectory_geo"),
+        terms.clipped_pg(0.2, dual=3.0),
+        terms.cispo(),
+        terms.policy_gradient(),
+        terms.policy_gradient("turn"),
+        terms.corrected(terms.clipped_pg(0.2)),
+        terms.pulled(terms.cispo(), 0.1),
         terms.kl("k3"),
         terms.kl("k2"),
     ):
@@ -197,32 +216,46 @@ def test_kl_values_and_expected_gradients(estimator, value, gradient):
     np.testing.assert_allclose(expected_gradient(terms.kl(estimator), P), gradient, atol=1e-6)
 
 
-@pytest.mark.parametrize("sampler", [P, np.array([0.4, 0.4, 0.2])], ids=["on-policy", "stale"])
-def test_skill_distillation_has_the_reverse_kl_gradient(sampler):
-    gradient = expected_gradient(terms.reverse_kl_iw(), sampler)
-    np.testing.assert_allclose(gradient, [0.346243, -0.220389, -0.125854], atol=1e-6)
-
-
-def test_skill_distillation_coefficients():
-    # (p, teacher) = (.5, .2) and (.2, .5): k3 .316291, .583709; coefficients l = .916291, -.916291
-    lp, tea = np.log([0.5, 0.2]), np.log([0.2, 0.5])
-    loss, grad, metrics = loss_and_gradient(
-        terms.reverse_kl_iw(), lp, streams(np.ones(2), teacher=tea, old=lp)
-    )
-    np.testing.assert_allclose(loss, [0.316291, 0.583709], atol=1e-6)
-    np.testing.assert_allclose(grad, [0.916291, -0.916291], atol=1e-6)
-    assert metrics["distill/below_teacher_frac"] == 0.5
-
-
-def test_mismatch_weights():
-    # old - behaviour = .2, 0, 1.2: rho 1.221403, 1, 3.320117; cap 2
-    old, behaviour = [-1, -0.5, -2], [-1.2, -0.5, -3.2]
-    loss = terms.clipped_pg(0.2, mismatch=terms.token_trunc(2.0))
-    got, grad, metrics = loss_and_gradient(loss, old, streams(np.ones(3), old=old, behaviour=behaviour))
-    np.testing.assert_allclose(-got, [1.221403, 1.0, 2.0], atol=1e-6)
+@pytest.mark.parametrize("loss", [terms.clipped_pg(0.2), terms.cispo(), terms.policy_gradient()])
+def test_a_mismatch_weight_multiplies_loss_and_gradient_but_not_the_metrics(loss):
+    """TIS at C = 2 on rho 1.2214, 1, 3.3201. A rejected token keeps its place among the tokens that are counted."""
+    old = [-1, -0.5, -2]
+    given = streams(np.ones(3), old=old, mismatch=[1.221403, 1.0, 2.0])
+    plain, _, metrics = loss_and_gradient(loss, old, given)
+    got, grad, same = loss_and_gradient(terms.corrected(loss), old, given)
+    np.testing.assert_allclose(got, plain * [1.221403, 1.0, 2.0], atol=1e-6)
     np.testing.assert_allclose(-grad, [1.221403, 1.0, 2.0], atol=1e-6)
-    assert metrics["mismatch/ratio_max"] == pytest.approx(3.320117)
-    assert metrics["mismatch/k3"] == pytest.approx((0.021403 + 0 + 1.120117) / 3, abs=1e-6)
+    assert same == metrics
+    assert terms.corrected(loss).needs == (*loss.needs, "mismatch")
+    rejected = streams(np.ones(3), old=np.zeros(3), mismatch=[1, 0, 1])
+    _, grad, metrics = loss_and_gradient(
+        terms.corrected(terms.clipped_pg(0.2)), np.log([1, 1.1, 1]), rejected
+    )
+    np.testing.assert_allclose(grad, [-1, 0, -1], atol=1e-6)
+    assert metrics["ratio/mean"] == pytest.approx(3.1 / 3)
+
+
+def test_the_plain_policy_gradient_has_no_ratio_unless_it_is_asked_for():
+    """-A lp and its gradient -A; with a ratio -rho A, unclipped at 5, and the same gradient at rho = 1."""
+    given = streams([2.0, -1.0], old=[0.0, 0.0])
+    loss, grad, _ = loss_and_gradient(terms.policy_gradient(), [-0.5, -3.0], given)
+    np.testing.assert_allclose(loss, [1.0, -3.0])
+    np.testing.assert_allclose(grad, [-2.0, 1.0])
+    weighted, grad, metrics = loss_and_gradient(terms.policy_gradient("token"), np.log([5.0, 1.0]), given)
+    np.testing.assert_allclose(weighted, [-10.0, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(grad, [-10.0, 1.0], rtol=1e-6)
+    assert metrics["ratio/max"] == pytest.approx(5.0)
+
+
+def test_a_pull_in_the_advantage_is_a_constant():
+    """A .5, log-ratio .2, coefficient .1: A = .48. The pull itself has no gradient: rho (.48) and no more."""
+    given = streams([0.5], old=[-1.0])
+    loss, grad, _ = loss_and_gradient(terms.pulled(terms.clipped_pg(0.5), 0.1), [-0.8], given)
+    np.testing.assert_allclose(loss, [-0.48 * np.exp(0.2)], rtol=1e-5)
+    np.testing.assert_allclose(grad, [-0.48 * np.exp(0.2)], rtol=1e-5)
+    assert terms.pulled(terms.clipped_pg(0.5), 0.1).needs == ("old",)
+    with pytest.raises(ConfigError, match="push away"):
+        terms.pulled(terms.clipped_pg(0.5), -0.1)
 
 
 def test_cross_entropy_and_entropy():
@@ -248,6 +281,7 @@ def test_wrong_settings_are_refused():
         lambda: terms.clipped_pg(1.5),
         lambda: terms.clipped_pg(0.2, dual=1.0),
         lambda: terms.clipped_pg(0.2, level="sentence"),
+        lambda: terms.policy_gradient("sentence"),
         lambda: terms.kl("k4"),
     ):
         with pytest.raises((ConfigError, TypeError)):

@@ -2,17 +2,25 @@
 
 from dataclasses import replace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxagent.batch.pack import pack
+from jaxagent.chat.train_tokenizer import train_tokenizer
+from jaxagent.errors import ConfigError, DataError, DivergenceError
+from jaxagent.learn.loss import Scores, Streams
 from jaxagent.recipes.base import Materials
+from jaxagent.recipes.opd import check_teacher
+from jaxagent.recipes.policy import PolicyOptions
 from jaxagent.recipes.table import RECIPES
+from jaxagent.skills.bank import Skill
 from jaxagent.train import credit
 from jaxagent.types import Group, Sampling
 from tests.made_episodes import make_task, make_trajectory
 
 STEPS = ["ok", "runtime_error", "ok"]
+POLICY = sorted(name for name, recipe in RECIPES.items() if issubclass(recipe.options, PolicyOptions))
 
 
 def materials(**changes):
@@ -77,6 +85,25 @@ EXPECTED = {
         [0, -0.2, 0],
     ],
     ("skill_sd", "lambda_", 0.01): [[x] * 3 for x in np.array([0.5, 0, -0.5, 0]) / np.sqrt(0.5 / 3)],
+    ("grpo", "std_ddof", 0): [[x] * 3 for x in np.array([0.5, 0, -0.5, 0]) / np.sqrt(0.5 / 4)],
+    ("gspo", "std", True): [[x] * 3 for x in np.array([0.5, 0, -0.5, 0]) / np.sqrt(0.5 / 3)],
+    ("cispo", "std", True): [[x] * 3 for x in np.array([0.5, 0, -0.5, 0]) / np.sqrt(0.5 / 3)],
+    ("dapo", "informative", "success"): [[x] * 3 for x in np.array([0.5, 0, -0.5, 0]) / np.sqrt(0.5 / 3)],
+    ("loop", "norm", "group_std"): [[x] * 3 for x in np.array([0.5, -0.5]) / np.sqrt(0.5 / 3)],
+    ("loop", "positive_only", True): [[2 / 3] * 3],
+    ("reinforce", "baseline", "none"): [[1] * 3, [0.5] * 3, [0] * 3, [0.5] * 3],
+    ("reinforce", "baseline", "batch_mean"): [[0.5] * 3, [0] * 3, [-0.5] * 3, [0] * 3],
+    ("reinforce", "baseline", "running_mean"): [
+        [1] * 3,
+        [0.5] * 3,
+        [0] * 3,
+        [0.5] * 3,
+    ],  # nothing has been seen yet
+    ("reinforce", "baseline", "leave_one_out"): [[2 / 3] * 3, [0] * 3, [-2 / 3] * 3, [0] * 3],
+    ("reinforce", "baseline", "leave_none_out"): [[0.5] * 3, [0] * 3, [-0.5] * 3, [0] * 3],
+    # whitened over 4 x 6 tokens: var 3 / 23
+    ("rpp", "group_baseline", True): [[x] * 3 for x in np.array([0.5, 0, -0.5, 0]) / np.sqrt(3 / 23)],
+    ("rpp", "norm_scope", "domain"): [[x] * 3 for x in np.array([0.5, 0, -0.5, 0]) / np.sqrt(3 / 23)],
 }
 
 
@@ -92,7 +119,63 @@ def test_advantages_of_a_group(case, advantages):
     assert len(packed) == 1
 
 
-@pytest.mark.parametrize("recipe", sorted(set(RECIPES) - {"sft"}))
+def test_opd_learns_nothing_before_the_first_skill():
+    credited, packed = run_host_half("opd", [group([4, 2, 0, 2])])
+    assert len(credited) == 4
+    assert packed == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"context": "none"}, "teaches nothing"),
+        ({"teacher": "ema", "context": "none"}, "teaches nothing"),
+        ({"teacher": "checkpoint"}, "a folder goes with"),
+        ({"checkpoint": "somewhere"}, "a folder goes with"),
+        ({"estimator": "k1"}, "estimator"),
+        ({"summariser": "endpoint"}, "summariser"),
+        ({"summariser": {"model": "m"}}, "base_url"),
+    ],
+)
+def test_impossible_distillation(options, message):
+    with pytest.raises(ConfigError, match=message):
+        RECIPES["opd"].options.parse(options)
+
+
+def test_the_options_of_a_skill_bank_reach_it():
+    endpoint = {"base_url": "http://127.0.0.1:1/v1", "model": "m", "retries": 5}
+    options = {
+        "summariser": endpoint,
+        "summary_wait_s": 0,
+        "scope": "type",
+        "skill_chars": 7,
+        "ucb_c": 0.2,
+        "buffer_max": 3,
+    }
+    for recipe in ("skill_sd", "skill_grpo", "opd"):
+        source = RECIPES[recipe].stage(RECIPES[recipe].options.parse(options), materials()).source
+        aux = source.pool._background.aux
+        assert (aux.backend.config.model, aux.limits.retries, aux.limits.timeout_s) == ("m", 5, 120.0)
+        assert (source.pool.patience_s, source.bank.capacity, source.rules.c) == (0, 3, 0.2)
+        assert source.rules.scope(make_task("a", type="mail")) == "mail"
+        assert source.rules.lesson(Skill("", True, success_analysis="long")) == "A lesson"[:7]
+        assert source.rules.in_rollouts == (recipe == "skill_grpo")
+        source.close()
+    plain = RECIPES["skill_sd"].stage(RECIPES["skill_sd"].options(), materials()).source
+    assert plain.rules.scope(make_task("a", type="mail", scenario="s")) == "a"
+    assert plain.pool.patience_s is None
+
+
+def test_a_teacher_of_other_tokens_is_refused(tmp_path):
+    mine = train_tokenizer(["print(1) and print(2)"] * 4, 300)
+    train_tokenizer(["something else entirely, with other merges"] * 4, 310).save(tmp_path)
+    with pytest.raises(ConfigError, match="other ids for"):
+        check_teacher(str(tmp_path), mine)
+    with pytest.raises(DataError, match="does not exist"):
+        check_teacher(str(tmp_path / "nowhere"), mine)
+
+
+@pytest.mark.parametrize("recipe", sorted(set(RECIPES) - {"sft", "opd"}))
 def test_a_batch_holds_every_stream_that_a_term_reads(recipe):
     """Before the first skill nobody has a teacher and nothing is internalised: these terms weigh nothing."""
     _, packed = run_host_half(recipe, [group([4, 2, 0, 2])])
@@ -109,6 +192,20 @@ def test_a_group_without_variance_teaches_failed_steps_under_gvpo_only():
     assert len(packed) == 1
     credited, packed = run_host_half("loop", equal)
     assert credited == packed == []
+
+
+def test_groups_are_kept_by_how_much_their_returns_vary():
+    """Standard deviations 0, .408, .5: only what varies, the most varied third, the least."""
+    groups = [group([2, 2, 2], "a"), group([4, 2, 0, 2], "b"), group([4, 0, 4, 0], "c")]
+
+    def kept(**options):
+        credited, _ = run_host_half("grpo", groups, **options)
+        return list(dict.fromkeys(item.trajectory.task.task_id for item in credited))
+
+    assert kept() == ["a", "b", "c"]
+    assert kept(keep_groups="varied") == ["b", "c"]
+    assert kept(keep_groups="std", keep_share=0.34) == ["c"]
+    assert kept(keep_groups="std_rev", keep_share=0.34) == ["a"]
 
 
 def test_loop_divides_by_the_nominal_minibatch_whatever_the_filter_left():
@@ -128,10 +225,27 @@ def test_loop_divides_by_the_nominal_minibatch_whatever_the_filter_left():
         ("grpo", {"minibatch": 4}, ("old",)),
         ("grpo", {"kl_in": "loss"}, ("reference",)),
         ("grpo", {"kl_in": "reward"}, ("old", "reference")),
+        ("grpo", {"kl_in": "loss", "kl_reference": "ema"}, ("reference",)),
+        ("grpo", {"kl_in": "loss", "kl_reference": "iter_start", "epochs": 2}, ("old",)),
+        ("grpo", {"kl_in": "advantage", "epochs": 2}, ("old",)),
+        ("reinforce", {"kl_in": "reward"}, ("old", "reference")),
+        ("rpp", {"kl_in": "reward"}, ("old", "reference")),
+        ("rpp", {"kl_in": "loss"}, ("reference",)),
+        ("dapo", {"minibatch": 4}, ("old",)),
+        ("grpo", {"mismatch": {"mode": "token_trunc"}}, ("old",)),
+        ("grpo", {"mismatch": {"mode": "geo_mask"}, "kl_in": "loss"}, ("old", "reference")),
+        ("grpo", {"mismatch": {"mode": "bypass"}, "minibatch": 4}, ()),
+        ("grpo", {"mismatch": {"mode": "bypass"}, "kl_in": "reward"}, ("reference",)),
         ("gvpo", {"epochs": 2}, ("old",)),
         ("gigpo", {}, ("reference",)),
         ("gigpo", {"kl_coef": 0.0, "minibatch": 4}, ("old",)),
         ("skill_sd", {"teacher": "frozen"}, ()),
+        ("skill_sd", {"epochs": 2}, ("old",)),
+        ("skill_sd", {"sampling": "teacher"}, ("old",)),
+        ("skill_sd", {"sampling": "teacher", "teacher": "frozen"}, ("old", "reference")),
+        ("skill_grpo", {}, ()),
+        ("opd", {"teacher": "ema", "minibatch": 4}, ("old",)),
+        ("opd", {"teacher": "frozen"}, ()),
     ],
 )
 def test_streams_that_are_scored_before_credit(recipe, options, needs):
@@ -140,7 +254,7 @@ def test_streams_that_are_scored_before_credit(recipe, options, needs):
     assert stage.keeps_reference == ("reference" in needs or options.get("teacher") == "frozen")
 
 
-@pytest.mark.parametrize("recipe", sorted(set(RECIPES) - {"sft"}))
+@pytest.mark.parametrize("recipe", POLICY)
 def test_every_option_of_the_optimiser_reaches_the_update(recipe):
     options = {
         "tasks": 4,
@@ -152,8 +266,11 @@ def test_every_option_of_the_optimiser_reaches_the_update(recipe):
         "warmup_steps": 7,
         "weight_decay": 0.5,
         "max_grad_norm": 2.0,
+        "kl_stop": 3.0,
     }
+    options |= {"grad_outlier_sigma": 5.0}
     update = RECIPES[recipe].stage(RECIPES[recipe].options.parse(options), materials()).update
+    assert update.outlier_sigma == 5.0
     for name in (
         "epochs",
         "minibatch",
@@ -162,6 +279,216 @@ def test_every_option_of_the_optimiser_reaches_the_update(recipe):
         "warmup_steps",
         "weight_decay",
         "max_grad_norm",
+        "kl_stop",
     ):
         assert getattr(update, name) == options[name], name
-    assert update.steps_per_iteration == 9  # 16 rollouts in minibatches of 6 are 3 steps an epoch
+    # 16 rollouts in minibatches of 6 are 3 steps an epoch; chains of two tasks have twice as many
+    assert update.steps_per_iteration == (18 if recipe == "sage" else 9)
+
+
+# --- what every policy recipe obeys -----------------------------------------------------------------------------
+
+
+def behaving(group, behaviour):
+    """The group as if the sampler had given every token this log-prob; the trainer says 0."""
+    return replace(
+        group,
+        trajectories=tuple(
+            replace(
+                t,
+                segments=tuple(
+                    replace(s, logprobs={"behaviour": np.full(s.ids_T.shape, behaviour, np.float32)})
+                    for s in t.segments
+                ),
+            )
+            for t in group.trajectories
+        ),
+    )
+
+
+@pytest.mark.parametrize("recipe", [name for name in POLICY if name != "opd"])  # it has no policy term
+def test_every_policy_recipe_corrects_its_policy_term(recipe):
+    """rho = e^.5 on every token, capped at 1.5: weights on the loss, the same counts, the metrics of the correction."""
+    options = {"mismatch": {"mode": "token_trunc", "cap": 1.5}}
+    stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse(options), materials())
+    plain = RECIPES[recipe].stage(RECIPES[recipe].options(), materials())
+    groups = stage.reward([scored(behaving(group([4, 2, 0, 2]), -0.5), [])])
+    old = {"old": np.zeros(7, np.float32), "reference": np.zeros(7, np.float32)}
+    groups = [
+        replace(g, trajectories=tuple(
+            replace(t, segments=tuple(replace(s, logprobs={**s.logprobs, **old}) for s in t.segments))
+            for t in g.trajectories
+        ))
+        for g in groups
+    ]  # fmt: skip
+    samples = stage.samples(credit(stage, groups))
+    trained = np.concatenate([s.logprobs["mismatch"][s.include["pg"] != 0] for s in samples])
+    assert trained.size
+    np.testing.assert_allclose(trained, 1.5)
+    assert "mismatch" in stage.terms["pg"].loss.needs
+    assert "old" in stage.needs
+    before, after = plain.terms["pg"].aggregate(samples, "pg"), stage.terms["pg"].aggregate(samples, "pg")
+    assert before[1] == after[1]
+    metrics = stage.measure(groups, samples)
+    assert metrics["is/trunc_frac"] == 1.0
+    assert metrics["is/ratio_mean"] == pytest.approx(np.exp(0.5), rel=1e-6)
+    assert metrics["async/lag_mean"] == 0.0
+
+
+@pytest.mark.parametrize("recipe", POLICY)
+def test_every_policy_recipe_takes_the_sampler_for_the_old_policy(recipe):
+    options = {"mismatch": {"mode": "bypass"}, "minibatch": 2}
+    stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse(options), materials())
+    (found,) = stage.reward([behaving(group([4, 2, 0, 2]), -0.5)])
+    for trajectory in found.trajectories:
+        for segment in trajectory.segments:
+            np.testing.assert_array_equal(segment.logprobs["old"], segment.logprobs["behaviour"])
+    assert "old" not in stage.needs
+    assert "mismatch" not in stage.terms["pg"].loss.needs
+
+
+@pytest.mark.parametrize("recipe", POLICY)
+def test_every_policy_recipe_drops_stale_trajectories_after_credit(recipe):
+    stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse({"max_lag": 1}), materials())
+    whole = group([4, 2, 0, 2])
+    aged = replace(
+        whole,
+        trajectories=tuple(
+            replace(t, steps=tuple(replace(s, version=5 - (0, 1, 2, 0)[i]) for s in t.steps))
+            for i, t in enumerate(whole.trajectories)
+        ),
+    )
+    credited = credit(stage, stage.reward([aged]))
+    kept = stage.filter(credited)
+    assert 2 not in {item.trajectory.rollout for item in kept}
+    assert 2 in {item.trajectory.rollout for item in credited}  # its return has been in the baseline
+    metrics = stage.measure([aged], [])
+    assert (metrics["async/lag_max"], metrics["async/stale"]) == (2.0, 1.0)
+
+
+@pytest.mark.parametrize("recipe", POLICY)
+def test_every_policy_recipe_can_imitate_solved_episodes(recipe):
+    """Only the tokens of the one solved rollout, whatever their advantage; 6 of them."""
+    stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse({"solved_nll": 0.1}), materials())
+    credited = credit(stage, stage.reward([group([4, 2, 0, 2])]))
+    samples = stage.samples(credited)
+    assert [float(s.include["solved"].sum()) for s in samples] == [6, 0, 0, 0]
+    assert stage.terms["solved"].coef == 0.1
+    assert stage.terms["solved"].aggregate(samples, "solved")[1] == 6.0
+    assert stage.terms["solved"].aggregate(samples[1:], "solved")[1] == 0.0  # nothing solved: no term
+
+
+@pytest.mark.parametrize("recipe", POLICY)
+def test_every_policy_recipe_can_hold_its_entropy_up(recipe):
+    """The same tokens and the same average as the policy term."""
+    stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse({"entropy_coef": 0.01}), materials())
+    samples = stage.samples(credit(stage, stage.reward([group([4, 2, 0, 2])])))
+    terms = stage.terms
+    assert terms["entropy"].coef == 0.01
+    (policy, count), (entropy, same) = (terms[n].aggregate(samples, n) for n in ("pg", "entropy"))
+    assert count == same > 0
+    np.testing.assert_array_equal(np.concatenate(policy), np.concatenate(entropy))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options", "message"),
+    [
+        ("grpo", {"mismatch": {"mode": "bypass", "cap": 2}}, "does not read cap .*twice"),
+        ("grpo", {"mismatch": {"mode": "bypass", "normalise": True}}, "does not read normalise"),
+        ("grpo", {"mismatch": {"normalise": True}}, "mode=none does not read normalise"),
+        ("grpo", {"mismatch": {"mode": "seq_trunc", "low": 0.1}}, "does not read low"),
+        ("grpo", {"mismatch": {"mode": "token_mask", "low": 3}}, "low=3.0 must be below high"),
+        ("grpo", {"keep_share": 0.5}, "keep_share is read with"),
+        ("grpo", {"kl_in": "advantage"}, "0 in its only step"),
+        ("grpo", {"kl_in": "loss", "kl_reference": "iter_start"}, "0 in its only step"),
+        ("grpo", {"kl_in": "reward", "kl_reference": "iter_start", "epochs": 2}, "no distance from itself"),
+        ("grpo", {"kl_reference": "ema"}, "read by nothing"),
+        ("gspo", {"aggregate": "token_mean"}, "share one ratio"),
+        ("rpp", {"group_baseline": True, "gamma": 0.9}, "keep gamma: 1"),
+        ("reinforce", {"baseline": "leave_one_out", "group_size": 1}, "set group_size to 2"),
+        ("reinforce", {"baseline": "leave_none_out", "gamma": 0.9}, "keep gamma: 1"),
+        ("reinforce", {"rewards": "environment", "kl_in": "reward"}, "does not read"),
+        ("dapo", {"informative": "reward", "kl_in": "reward"}, "informative=reward"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(recipe, options, message):
+    with pytest.raises(ConfigError, match=message):
+        RECIPES[recipe].options.parse(options)
+
+
+def test_a_moving_reference_and_a_fixed_one():
+    for options, keep in (
+        ({}, 1.0),
+        ({"kl_in": "loss"}, 1.0),
+        ({"kl_in": "loss", "kl_reference": "ema"}, 0.99),
+    ):
+        stage = RECIPES["grpo"].stage(RECIPES["grpo"].options.parse(options), materials())
+        assert stage.reference_ema == keep
+    start = RECIPES["grpo"].options.parse({"kl_in": "loss", "kl_reference": "iter_start", "epochs": 2})
+    assert RECIPES["grpo"].stage(start, materials()).terms["kl"].loss.needs == ("old",)
+
+
+def test_dapo_asks_for_more_until_it_has_enough_groups():
+    """One group of two differs in success: another batch, then, at the limit, what there is or an end of the run."""
+    differs, same = group([4, 0, 0, 0]), group([4, 4, 4, 4], "b")
+
+    def stage(**options):
+        options = {"tasks": 2, "group_size": 4, "max_gen_batches": 2, **options}
+        return RECIPES["dapo"].stage(RECIPES["dapo"].options.parse(options), materials())
+
+    found = stage()
+    assert [plan.n for plan in found.follow_up([differs, same])] == [4, 4]
+    assert found.follow_up([differs, same, differs, same]) == ()
+    assert found.follow_up([differs, same] * 2) == ()
+    surplus = [differs, same, differs, differs]
+    assert len(credit(found, found.reward(surplus))) == 8
+    metrics = found.measure(surplus, [])
+    assert (metrics["refill/batches"], metrics["refill/surplus"]) == (2.0, 1.0)
+    with pytest.raises(DivergenceError, match="gave 1 of 2 groups"):
+        stage(on_exhausted="error").follow_up([differs, same, same, same])
+    assert stage(dynamic=False).follow_up is None
+    parts = stage(informative="reward", reward="test_fraction")
+    graded = group([2, 1, 1, 0])  # nobody solves it, some pass more tests
+    assert parts.follow_up([graded, graded]) == ()
+    assert len(stage().follow_up([graded, graded])) == 2
+
+
+def test_kl_in_the_reward_is_per_token_for_rpp_and_in_the_return_with_a_group_baseline():
+    per_token, summed = (
+        RECIPES["rpp"].stage(
+            RECIPES["rpp"].options.parse({"kl_in": "reward", "kl_coef": 0.1, **more}), materials()
+        )
+        for more in ({}, {"group_baseline": True})
+    )
+    apart = behaving(group([4, 2, 0, 2]), 0.0)
+    streams = {"old": np.full(7, -1.0, np.float32), "reference": np.full(7, -1.5, np.float32)}
+    apart = replace(
+        apart,
+        trajectories=tuple(
+            replace(t, segments=tuple(replace(s, logprobs={**s.logprobs, **streams}) for s in t.segments))
+            for t in apart.trajectories
+        ),
+    )
+    (plain,), (less,) = per_token.reward([apart]), summed.reward([apart])
+    assert [t.reward for t in plain.trajectories] == [1, 0.5, 0, 0.5]
+    assert [t.reward for t in less.trajectories] == pytest.approx([0.7, 0.2, -0.3, 0.2])  # 6 tokens of .05
+    fine = credit(per_token, [plain])[0].advantage_T[0][1:]
+    assert np.diff(fine) == pytest.approx(np.full(5, np.diff(fine)[0]))  # each token less far from the end
+    assert fine[0] < fine[-1]
+
+
+def test_presets_of_dr_grpo_and_dual_clip():
+    options = {"std": False, "aggregate": "fixed_len_sum", "max_length": 8, "dual_clip": 3.0}
+    credited, packed = run_host_half("grpo", [group([4, 2, 0, 2])], **options)
+    assert [float(item.advantage_K[0]) for item in credited] == [0.5, 0, -0.5, 0]
+    assert packed[0].batch.count["pg"] == 32.0  # 4 trajectories of constant length 8
+    stage = RECIPES["grpo"].stage(RECIPES["grpo"].options.parse(options), materials())
+    _, sums = stage.terms["pg"].loss(*one_token(log_ratio=np.log(5.0), advantage=-1.0))
+    assert float(sums["ratio/dual_frac"].total) == 1.0
+
+
+def one_token(*, log_ratio, advantage):
+    """Scores and streams of a single token."""
+    one, none = jnp.ones((1, 1)), jnp.zeros((1, 1), jnp.int32)
+    scores = Scores(one * log_ratio, one)
+    return scores, Streams(one * advantage, none, none, one, {"old": one * 0})

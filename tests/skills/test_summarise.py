@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxagent.auxlm.client import AuxLimits, AuxLM, ScriptedBackend
+from jaxagent.rollout.episode import PLAIN
 from jaxagent.skills.bank import SkillBank
 from jaxagent.skills.source import SkillRules, SkillSource, best_and_worst
 from jaxagent.skills.summarise import (
@@ -237,6 +238,20 @@ def test_skills_teach_from_the_next_iteration_on(pool):
     assert (
         "Every step ran" in skills.teacher(SOLVED).messages[0].content
     )  # the untried one, first in first out
+
+
+def test_skills_in_rollouts_are_picked_before_they_start(pool):
+    skills = source(pool, in_rollouts=True, weights="reference", text=lambda skill: "LESSON")
+    (plan,) = skills.next(0)
+    assert (plan.prompt, plan.label, plan.weights) == (None, "", "current")  # no skill yet
+    skills.observe([group(SOLVED, FAILED)])
+    (plan,) = skills.next(1)
+    assert (plan.label, plan.weights) == ("skill", "reference")
+    assert plan.prompt(SOLVED.prompt).messages[0].content == "Rules\n\nLESSON"
+    shown = [replace(t, prompt=plan.prompt(t.prompt), extra={PLAIN: t.prompt}) for t in (SOLVED, FAILED)]
+    skills.observe([group(*shown)])
+    assert skills.bank.skills("t1")[0].retrievals == 1
+    assert "LESSON" not in json.dumps(skills.pool.state())  # a lesson is not what the task asked
 
 
 def test_order_of_teaching_and_observing_does_not_matter(pool):

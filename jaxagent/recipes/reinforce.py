@@ -1,0 +1,98 @@
+"""REINFORCE and RLOO: the plain policy gradient with a baseline (Williams 1992; Ahmadian et al. 2402.14740).
+
+    A[i,k] = sum over j >= k of gamma^(j-k) r[i,j] - b    b: none, the batch's mean, or that of iterations before
+    A_i    = R_i - mean of the task's other rollouts      leave_one_out: RLOO;   leave_none_out: of all of them
+    loss   = -(1/N) sum over trajectories and tokens of A log pi
+
+No ratio in the only step of an iteration. With several the later ones learn from what an older policy sampled: their
+tokens are weighted by the ratio, unclipped.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from jaxagent.batch.targets import policy_samples
+from jaxagent.credit.batch import at_the_end, batch_mean, constant, reinforce
+from jaxagent.credit.gigpo import environment_rewards
+from jaxagent.credit.group import group_mean, leave_one_out, per_group
+from jaxagent.data.average import ReturnAverage
+from jaxagent.learn.terms import policy_gradient
+from jaxagent.recipes.base import Materials
+from jaxagent.recipes.group import AggregateName, aggregation
+from jaxagent.recipes.kl import KlOptions, kl_average, kl_loss, kl_returns, kl_streams, kl_terms
+from jaxagent.recipes.policy import PG, policy_recipe, policy_update, task_source
+from jaxagent.recipes.rewards import returns_of
+from jaxagent.stage import Credit, Source, Stage, Term
+
+REWARDS = {"outcome": at_the_end, "environment": environment_rewards}
+GROUPS = {"leave_one_out": leave_one_out, "leave_none_out": group_mean}
+
+
+class ReinforceOptions(KlOptions):
+    """rewards: the return at the last step, or what the environment paid at each. gamma: discount a step.
+
+    decay: what the running mean keeps of itself in an iteration. singleton: see GRPO's.
+    """
+
+    group_size: int = Field(8, ge=1)
+    baseline: Literal["none", "batch_mean", "running_mean", "leave_one_out", "leave_none_out"] = "batch_mean"
+    decay: float = Field(0.9, ge=0, lt=1)
+    gamma: float = Field(1.0, ge=0, le=1)
+    rewards: Literal["outcome", "environment"] = "outcome"
+    singleton: Literal["zero", "raw", "drop"] = "zero"
+    aggregate: AggregateName = "seq_mean_token_sum"
+    max_length: int = Field(1024, ge=1)
+
+    @model_validator(mode="after")
+    def _has_a_baseline(self) -> ReinforceOptions:
+        if self.kl_in == "reward" and self.rewards == "environment":
+            raise ValueError("kl_in=reward changes the return, which rewards=environment does not read")
+        if self.baseline not in GROUPS:
+            return self
+        if self.group_size < 2:
+            raise ValueError(
+                f"baseline={self.baseline} compares rollouts of a task; set group_size to 2 or more"
+            )
+        if self.gamma != 1 or self.rewards != "outcome":
+            raise ValueError(
+                f"baseline={self.baseline} compares whole returns; keep gamma: 1 and rewards: outcome"
+            )
+        return self
+
+
+def stage(options: ReinforceOptions, materials: Materials) -> Stage:
+    source, credit = _source_and_credit(options, task_source(options, materials))
+    average = aggregation(options.aggregate, options.max_length)
+    policy = policy_gradient("token" if options.off_policy else None)
+    terms = {PG: Term(kl_loss(options, policy), average), **kl_terms(options, average)}
+    return Stage(
+        name=materials.name,
+        source=source,
+        iterations=options.iterations,
+        reward=kl_returns(options, returns_of(options.reward)),
+        credit=credit,
+        samples=partial(policy_samples, terms=tuple(terms)),
+        terms=terms,
+        needs=kl_streams(options),
+        sampling=materials.sampling,
+        update=policy_update(options),
+        reference_ema=kl_average(options),
+    )
+
+
+def _source_and_credit(options: ReinforceOptions, source: Source) -> tuple[Source, Credit]:
+    """The running mean is remembered by the source, whose state is checkpointed."""
+    if options.baseline in GROUPS:
+        return source, per_group(GROUPS[options.baseline], singleton=options.singleton)
+    baseline = constant(0.0) if options.baseline == "none" else batch_mean
+    if options.baseline == "running_mean":
+        source = ReturnAverage(source, decay=options.decay)
+        baseline = source.baseline
+    return source, reinforce(baseline=baseline, gamma=options.gamma, rewards=REWARDS[options.rewards])
+
+
+RECIPE = policy_recipe(ReinforceOptions, stage)
