@@ -34,6 +34,7 @@ from jaxagent.errors import ConfigError, DataError
 log = logging.getLogger(__name__)
 
 COMMIT, HOST, DEVICE, BEST = "commit.json", "host.json", "device", "best.json"
+CRITIC = "critic/"  # below them: the value head
 PARAMS = ("train/params/", "params/")  # where the loop keeps parameters: within a stage, at its end
 
 
@@ -182,11 +183,20 @@ class Checkpointer:
         return self._load(*self._whole(step), template)
 
     def restore_params(self, template: Any, *, step: int | None = None) -> Any:
-        """The parameters alone of a whole checkpoint, whatever else is in it; the newest, if no step is given."""
+        """The parameters alone of a whole checkpoint, whatever else is in it; the newest, if no step is given.
+
+        A value head that the template lacks is left where it is: only training needs it.
+        """
         path, record = self._whole(step)
         prefix = next((p for p in PARAMS if any(name.startswith(p) for name in record["leaves"])), PARAMS[0])
         wanted = {prefix + name: leaf for name, leaf in named(template).items()}
-        check_leaves(path, {n: s for n, s in record["leaves"].items() if n.startswith(prefix)}, wanted)
+        unwanted = prefix + CRITIC
+        saved = {
+            name: leaf
+            for name, leaf in record["leaves"].items()
+            if name.startswith(prefix) and (name in wanted or not name.startswith(unwanted))
+        }
+        check_leaves(path, saved, wanted)
         item = {name: abstract(leaf) for name, leaf in wanted.items()}
         how = ocp.checkpoint_utils.construct_restore_args(item)
         args = ocp.args.PyTreeRestore(item=item, restore_args=how, partial_restore=True)

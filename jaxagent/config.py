@@ -11,7 +11,7 @@ import difflib
 import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -78,8 +78,18 @@ class LoraConfig(Record):
     targets: tuple[str, ...] = ("q", "k", "v", "o", "gate", "up", "down")
 
 
+class CriticConfig(Record):
+    """The value head: widths of its hidden layers (ReLU); detach: it learns from the trunk and never changes it."""
+
+    hidden: tuple[Annotated[int, Field(ge=1)], ...] = ()
+    detach: bool = False
+
+
 class ModelConfig(Record):
-    """`source` is a Hugging Face folder, an hf:// name, or the name of a file in configs/models (random weights)."""
+    """`source` is a Hugging Face folder, an hf:// name, or the name of a file in configs/models (random weights).
+
+    critic: shape of the value head, for runs with a stage that needs one.
+    """
 
     source: str
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -87,6 +97,7 @@ class ModelConfig(Record):
     lora: LoraConfig | None = None
     # Train only the last n layers (full fine-tuning); 0 trains everything.
     train_last_layers: int = Field(default=0, ge=0)
+    critic: CriticConfig | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> ModelConfig:

@@ -1,8 +1,8 @@
 """Parameters -> a Hugging Face folder that transformers (or peft) loads to the same logits.
 
-`export_model` writes the whole model, adapters merged; `export_adapter` writes adapters only, in PEFT's
-layout. Files appear under their final name only when complete. Tensors keep their stored dtype unless another
-is asked for.
+`export_model` writes the whole model, adapters merged and a value head left out; `export_adapter` writes adapters
+only, in PEFT's layout. Files appear under their final name only when complete. Tensors keep their stored dtype unless
+another is asked for.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from flax import nnx
 from safetensors.numpy import save_file
 
 from jaxagent.errors import ConfigError, DataError, DivergenceError
+from jaxagent.model.critic import without_critic
 from jaxagent.model.hf import MODULES, pieces
 from jaxagent.model.lora import merge_lora
 from jaxagent.model.params import flat
@@ -49,7 +50,7 @@ def export_model(
 ) -> Path:
     """Write config.json, safetensors (sharded above `shard_bytes`) and the tokenizer files of folder
     `tokenizer`."""
-    graphdef, params = merge_lora(graphdef, params)
+    graphdef, params = without_critic(*merge_lora(graphdef, params))
     spec: ModelSpec = nnx.merge(graphdef, params).spec
     leaves = flat(params)
     kept = np.dtype(dtype or leaves["embed"].dtype) if dtype != "bfloat16" else _bfloat16()

@@ -7,7 +7,7 @@ hand-off and checkpoints are not its job.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from jaxagent.learn.optim import OptimizerSpec, make_optimizer
 from jaxagent.learn.state import Partition, TrainState, init_state
 from jaxagent.learn.step import HostScores, make_score, make_update
 from jaxagent.learn.terms import cross_entropy
-from jaxagent.scoring import TokenScores
+from jaxagent.scoring import TokenScores, add_streams
 from jaxagent.stage import Stage, Term, Update
 from jaxagent.types import Batch, Group, Metrics, Sample, Segment
 
@@ -97,39 +97,28 @@ class Learner:
     def version(self) -> int:
         return int(self.state.version)
 
-    def score(self, groups: Sequence[Group], stream: str) -> list[Group]:
-        """The same groups with a token stream on every segment: "old" under the present parameters, or "reference"."""
-        weights = "current" if stream == "old" else stream
-        segments = [s for group in groups for t in group.trajectories for s in t.segments]
-        scored = iter(self.score_segments(segments, weights=weights))
-
-        def add(segment: Segment) -> Segment:
-            return replace(segment, logprobs={**segment.logprobs, stream: next(scored)})
-
-        return [
-            replace(
-                group,
-                trajectories=tuple(
-                    replace(t, segments=tuple(add(segment) for segment in t.segments))
-                    for t in group.trajectories
-                ),
-            )
-            for group in groups
-        ]
+    def score(self, groups: Sequence[Group], *streams: str) -> list[Group]:
+        """The same groups with these token streams on every segment (scoring.py); no two passes where one will do."""
+        return add_streams(groups, streams, self.token_scores)
 
     def score_segments(self, segments: Sequence[Segment], *, weights: str = "current") -> list[np.ndarray]:
         """Log-prob of every sampled token, [T] float32 a segment, 0 elsewhere. Order is kept."""
         return [scores.logprob_T for scores in self.token_scores(segments, weights=weights)]
 
     def token_scores(self, segments: Sequence[Segment], *, weights: str = "current") -> list[TokenScores]:
-        """Log-prob and entropy at every sampled token. Order is kept."""
+        """Log-prob and entropy at every sampled token, and value of the state before it. Order is kept."""
         samples = [_to_score(index, segment) for index, segment in enumerate(segments)]
         packed = self._pack(samples, {SCORED: Term(cross_entropy(), token_mean)})
+        if not packed:
+            empty = [np.zeros(len(segment.ids_T), np.float32) for segment in segments]
+            return [TokenScores(zero_T, zero_T, zero_T) for zero_T in empty]
         score, params = self._scorer(weights)
         scores = [score(params, part.batch) for part in packed]
         logprobs = unpack(packed, [part.logprob_BS for part in scores])
         entropies = unpack(packed, [part.entropy_BS for part in scores])
-        return [TokenScores(*pair) for pair in zip(logprobs, entropies, strict=True)]
+        values = [part.value_BS for part in scores if part.value_BS is not None]
+        with_values = unpack(packed, values) if values else [None] * len(segments)
+        return [TokenScores(*parts) for parts in zip(logprobs, entropies, with_values, strict=True)]
 
     def at(self, iteration: int) -> None:
         """From now on log-probs are those of the distribution that this iteration samples from."""
@@ -197,6 +186,7 @@ def optimizer_spec(update: Update, iterations: int) -> OptimizerSpec:
         betas=update.betas,
         max_grad_norm=update.max_grad_norm,
         adam_learning_rate=update.adam_learning_rate,
+        critic_learning_rate=update.critic_learning_rate,
     )
 
 

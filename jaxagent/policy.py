@@ -16,9 +16,10 @@ from jaxagent.decode.engine import Engine
 from jaxagent.decode.scheduler import Buckets
 from jaxagent.errors import ConfigError
 from jaxagent.learn.forward import Execution
-from jaxagent.learn.state import Partition, train_all, train_last_layers, train_only
+from jaxagent.learn.state import Partition, train_all, train_also, train_last_layers, train_only
 from jaxagent.learner import Network
 from jaxagent.mesh.mesh import MeshSpec, make_mesh
+from jaxagent.model.critic import PREFIX, add_critic
 from jaxagent.model.hf import load_hf, read_spec
 from jaxagent.model.lora import add_lora
 from jaxagent.model.params import place
@@ -37,7 +38,8 @@ class Policy:
 
 
 def build_policy(prepared: Prepared) -> Policy:
-    """Random parameters, or those of a checkpoint, placed on the mesh; fresh adapters if the run asks for them."""
+    """Random parameters, or those of a checkpoint, placed on the mesh; fresh adapters and a fresh value head if the run
+    asks for them."""
     config = prepared.config
     if jax.process_count() > 1:
         raise ConfigError(
@@ -58,7 +60,10 @@ def build_policy(prepared: Prepared) -> Policy:
         graphdef, _ = abstract(prepared.model, **options)
     if prepared.lora is not None:
         graphdef, params = add_lora(graphdef, params, prepared.lora, seed=config.seed)
-        params = params if mesh is None else place(params, mesh)
+    if prepared.critic is not None:
+        graphdef, params = add_critic(graphdef, params, prepared.critic, seed=config.seed)
+    if mesh is not None and (prepared.lora or prepared.critic):
+        params = place(params, mesh)
     return Policy(graphdef, params, _partition(prepared), Execution(mesh=mesh))
 
 
@@ -93,10 +98,12 @@ def _mesh(config: MeshConfig) -> Mesh | None:
 
 
 def _partition(prepared: Prepared) -> Partition:
-    if prepared.lora is not None:
-        return train_only(lambda name: name.startswith("lora/"))
     last = prepared.config.model.train_last_layers
-    return train_last_layers(last) if last else train_all()
+    if prepared.lora is not None:
+        policy = train_only(lambda name: name.startswith("lora/"))
+    else:
+        policy = train_last_layers(last) if last else train_all()
+    return policy if prepared.critic is None else train_also(policy, lambda name: name.startswith(PREFIX))
 
 
 def _fixed_layers(prepared: Prepared) -> int:

@@ -24,7 +24,7 @@ from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.table import find_env
 from jaxagent.errors import ConfigError
 from jaxagent.model.hf import check_tokenizer, check_weights, read_spec
-from jaxagent.model.spec import LoraSpec, ModelSpec
+from jaxagent.model.spec import CriticSpec, LoraSpec, ModelSpec
 from jaxagent.recipes.base import Recipe
 from jaxagent.recipes.table import find_recipe
 from jaxagent.rollout.demonstrate import play
@@ -49,6 +49,10 @@ class Entry:
     options: Record
     pack: PackConfig
 
+    @property
+    def needs_critic(self) -> bool:
+        return self.recipe.critic(self.options)
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -59,6 +63,14 @@ class Prepared:
     model: ModelSpec
     lora: LoraSpec | None
     entries: tuple[Entry, ...]
+
+    @property
+    def critic(self) -> CriticSpec | None:
+        """The value head, if a stage needs one."""
+        if not any(entry.needs_critic for entry in self.entries):
+            return None
+        given = self.config.model.critic
+        return CriticSpec(**given.model_dump()) if given else CriticSpec()
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -107,6 +119,7 @@ def prepare(config: RunConfig) -> Prepared:
     """Check a run file and everything it names. Raises ConfigError or DataError; starts no device."""
     entries = tuple(_entry(index, config) for index in range(len(config.all_stages)))
     _check_names(entries)
+    _check_critic(config, entries)
     if any(entry.recipe.rolls_out for entry in entries):
         _check_sampling(config)
     for entry in entries:
@@ -174,6 +187,15 @@ def _check_prompts(prepared: Prepared, tasks: Sequence[Task]) -> None:
         )
 
 
+def _check_critic(config: RunConfig, entries: Sequence[Entry]) -> None:
+    if config.model.critic is not None and not any(entry.needs_critic for entry in entries):
+        recipes = ", ".join(entry.name for entry in entries)
+        raise ConfigError(
+            f"model.critic is the shape of a value head, but no stage of this run ({recipes}) learns values; drop it, "
+            "or add a stage that does, e.g. recipe ppo"
+        )
+
+
 def _check_sampling(config: RunConfig) -> None:
     """Training needs log-probs that the trainer can reproduce: temperature yes, truncation no (spec C9)."""
     rollout = config.rollout
@@ -195,6 +217,11 @@ def _check_rows(config: RunConfig, entry: Entry) -> None:
         raise ConfigError(
             f"stage {entry.name}: pack.length={shape.length} is shorter than rollout.context={rollout.context}: an "
             "episode that fills its context could not be trained on; raise pack.length or lower rollout.context"
+        )
+    if shape.length < rollout.context + (spare := entry.recipe.spare(entry.options)):
+        raise ConfigError(
+            f"stage {entry.name}: pack.length={shape.length} holds an episode of rollout.context={rollout.context} "
+            f"tokens, but not the {spare} more that these options need; raise pack.length or lower rollout.context"
         )
     sampled = min(rollout.context, rollout.max_steps * rollout.max_tokens)
     if shape.slots < sampled:

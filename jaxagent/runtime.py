@@ -30,7 +30,7 @@ from jaxagent.data.rollout_store import FILE, RolloutWriter
 from jaxagent.errors import ConfigError, DivergenceError, ParityError
 from jaxagent.eval.runner import EvalResult, Rollout, evaluate
 from jaxagent.evaluations import START, Due, Evaluations, measuring, opened
-from jaxagent.learn.state import averaged
+from jaxagent.learn.state import averaged, train_only
 from jaxagent.learner import Learner, Model, Network, temperature
 from jaxagent.metrics import (
     JsonlWriter,
@@ -158,8 +158,11 @@ class Runtime:
         self._average = jax.tree.map(jnp.copy, self._params) if stage.keeps_average else None
         turn = self.engine.turn if self.max_lag else None
         execution = replace(self.policy.execution, temperature=temperature(stage), turn=turn)
+        partition = (
+            train_only(lambda name: name.startswith(stage.trains)) if stage.trains else self.policy.partition
+        )
         teacher = self._network(stage)
-        model = Model(self.policy.graphdef, self.policy.partition, execution, self._frozen(stage), teacher)
+        model = Model(self.policy.graphdef, partition, execution, self._frozen(stage), teacher)
         shape = self.prepared.entries[index].pack
         self._learner = Learner(model, self._params, stage, shape, version=self._version)
         self._params = None  # the learner owns (and donates) them now

@@ -160,11 +160,14 @@ Way = Callable[[Measured], Measured]
 
 @dataclass(frozen=True)
 class Term:
-    """One loss term: which device function, its coefficient, and how tokens are averaged."""
+    """One loss term: which device function, its coefficient, and how tokens are averaged.
+
+    coef: a number, or a function of the optimiser steps that the stage has taken.
+    """
 
     loss: Loss
     aggregate: Aggregate
-    coef: float = 1.0
+    coef: float | Callable[[int], float] = 1.0
 
 
 TeacherWeights = Literal["current", "reference", "ema", "checkpoint"]
@@ -203,6 +206,7 @@ class Update:
     minibatch: trajectories per optimiser step; 0 means all of them (one step an epoch).
     steps_per_iteration: optimiser steps of a full iteration; a decaying schedule needs it to know its length.
     adam_learning_rate: with optimizer "muon", the rate of what is not a matrix; None is learning_rate.
+    critic_learning_rate: of the value head; None is learning_rate.
     kl_stop:   end the iteration when |mean trajectory log-ratio| exceeds it; 0 is off.
     outlier_sigma: skip a step whose gradient norm is so many standard deviations above the running mean; 0 is off.
     """
@@ -217,6 +221,7 @@ class Update:
     schedule: str = "constant"
     steps_per_iteration: int = 0
     adam_learning_rate: float | None = None
+    critic_learning_rate: float | None = None
     max_grad_norm: float = 1.0
     kl_stop: float = 0.0
     outlier_sigma: float = 0.0
@@ -227,9 +232,11 @@ class Update:
 class Stage:
     """One phase of a run. See the module docstring for the flow.
 
-    needs: log-prob streams scored by the trainer before credit: "old" (the parameters at the start of the
-           iteration), "reference" (at the start of the stage). Without "old" the update takes the current
-           log-probs as old ones, which is exact for a single on-policy step.
+    needs: token streams scored by the trainer before credit: "old" (log-probs under the parameters at the start of
+           the iteration), "reference" (at the start of the stage); "value" and "bootstrap" (see scoring.py). Without
+           "old" the update takes the current log-probs as old ones, which is exact for a single on-policy step.
+    trains: prefix of the names of the parameters that the stage may change, e.g. "critic/"; empty is what the run
+           file says (everything, adapters, the last layers).
     temperature: of an iteration's rollouts, and of all its log-probs; None is that of `sampling` throughout.
     openings: further evaluations by name, beside the plain one: the same tasks, opened by this function.
     ways:     the same for evaluations that an opening alone does not make.
@@ -251,6 +258,7 @@ class Stage:
     filter: Filter | None = None
     teacher: Teacher | None = None
     needs: tuple[str, ...] = ()
+    trains: str = ""
     sampling: Sampling | None = None
     follow_up: FollowUp | None = None
     temperature: Callable[[int], float] | None = None
@@ -268,11 +276,11 @@ class Stage:
         return replace(self.sampling, temperature=self.temperature(iteration))
 
     def close(self) -> None:
-        """End what the source and the reward hold: threads, connections."""
-        self.source.close()
-        close_reward = getattr(self.reward, "close", None)
-        if close_reward is not None:
-            close_reward()
+        """End what the source, the reward and the credit hold: threads, connections."""
+        for held in (self.source, self.reward, self.credit):
+            close = getattr(held, "close", None)
+            if close is not None:
+                close()
 
     @property
     def rolls_out(self) -> bool:

@@ -237,7 +237,8 @@ class Segment:
     """One contiguous token sequence exactly as the policy saw it. Every sampled token is trained in one segment.
 
     logprobs: token streams by name: "behaviour" (from the sampler) always; the loop adds "old",
-    "reference", "teacher" when a stage asks for them. 0 outside the mask.
+    "reference", "teacher" when a stage asks for them. 0 outside the mask. With a value function also
+    "value" and "bootstrap" (scoring.py), and from credit "return", what "value" should have been.
     """
 
     ids_T: Int[np.ndarray, "T"]
@@ -302,11 +303,13 @@ class Credited:
 
     advantage_T: one array a segment where credit is finer than a step (GAE over tokens); it then rules, and advantage_K
                  is its mean over each step's tokens.
+    measured:    what the credit function has measured, by the metric's name; logged as the mean over trajectories.
     """
 
     trajectory: Trajectory
     advantage_K: Float[np.ndarray, "K"]
     advantage_T: tuple[Float[np.ndarray, "_"], ...] = ()
+    measured: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -308,3 +308,13 @@ def test_killed_at_any_moment(tmp_path):
         assert step >= max([printed, *rest]) > last
         last = step
     assert json.loads((tmp_path / f"{last:08d}.0" / "commit.json").read_text())["step"] == last
+
+
+def test_a_value_head_is_left_where_it_is_by_whoever_needs_none(checkpointer):
+    params = {"q": jnp.arange(6.0).reshape(2, 3), "critic": {"out": jnp.ones(3)}}
+    checkpointer.save(1, {"train": {"params": params}}, {})
+    checkpointer.wait()
+    same(checkpointer.restore_params({"q": jnp.zeros((2, 3))}), {"q": params["q"]})
+    same(checkpointer.restore_params(jax.tree.map(jnp.zeros_like, params)), params)
+    with pytest.raises(DataError, match="train/params/q is not part of this run"):
+        checkpointer.restore_params({"critic": {"out": jnp.zeros(3)}})

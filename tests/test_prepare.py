@@ -34,6 +34,23 @@ def read(tmp_path, **changes):
         ({"rollout": SMALLEST["rollout"] | {"temperature": 0}}, "makes all rollouts of a task equal"),
         ({"model": {"source": "tiny", "train_last_layers": 9}}, "the model has 3 layers"),
         ({"pack": {"length": 256}, "rollout": SMALLEST["rollout"] | {"context": 150}}, "150 leaves no room"),
+        (
+            {"model": {"source": "tiny", "critic": {"hidden": [8]}}},
+            "no stage of this run .0-loop. learns values",
+        ),
+        ({"stages": [{"recipe": "vtrace", "options": {"c_bar": 2.0}}]}, "is above rho_bar=1.0; lower it"),
+        ({"stages": [{"recipe": "ppo", "options": {"gamma_turn": 0.9}}]}, "read at level bilevel only"),
+        (
+            {"stages": [{"recipe": "ppo", "options": {"value_min": 1.0, "value_max": 0.0}}]},
+            "not below value_max",
+        ),
+        (
+            {
+                "stages": [{"recipe": "ppo", "options": {"bootstrap_truncated": True}}],
+                "pack": {"length": 100},
+            },
+            "not the 1 more that these options need",
+        ),
         ({"trackers": ["wandb"]}, r"pip install 'jaxagent\[wandb\]'"),
         ({"env": {"name": "doors", "max_difficulty": 1, "train_split": "trian"}}, "no split 'trian'"),
         ({"stages": [SFT | {"options": {"adam_learning_rate": 0.1}}]}, "goes with optimizer muon"),

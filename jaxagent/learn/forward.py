@@ -23,6 +23,7 @@ from jaxagent.kernels.logprob import HeadShards, Tiles, token_logprobs
 from jaxagent.learn.loss import Scores
 from jaxagent.learn.state import Params
 from jaxagent.mesh.rules import RULES, sharding
+from jaxagent.model import critic
 from jaxagent.types import Batch
 
 DeviceBatch = Mapping[str, Any]
@@ -108,7 +109,7 @@ def scores_of(
     execution: Execution,
     train_head: bool = True,
 ) -> Scores:
-    """Log-prob and entropy of the scored tokens with keep_BS, 0 elsewhere. Row t - 1 scores token t."""
+    """Log-prob, entropy and value at the scored tokens with keep_BS, 0 elsewhere. Row t - 1 scores token t."""
     model = nnx.merge(graphdef, params)
     hidden_BTD = model.hidden(*(batch[name] for name in TOKENS))
     row_BS1 = jnp.maximum(batch["column_BS"] - 1, 0)[..., None]
@@ -125,4 +126,7 @@ def scores_of(
         shards=execution.head_shards(head_VD.shape[0]),
         train_head=train_head,
     )
-    return Scores(out.logprob_X.reshape(B, S), out.entropy_X.reshape(B, S))
+    value_BS = critic.values(model, hidden_BSD)
+    if value_BS is not None:
+        value_BS = jnp.where(keep_BS, value_BS, 0.0)
+    return Scores(out.logprob_X.reshape(B, S), out.entropy_X.reshape(B, S), value_BS)

@@ -26,11 +26,13 @@ class Scores(NamedTuple):
 
     logprob_BS: Float[Array, "B S"]
     entropy_BS: Float[Array, "B S"]
+    value_BS: Float[Array, "B S"] | None = None  # of the state before the token; None without a value head
 
 
 @dataclass(frozen=True)
 class Streams:
-    """Constants of a micro-batch. `logprobs` may hold "old", "behaviour", "reference", "teacher", "mismatch".
+    """Constants of a micro-batch. `logprobs` may hold "old", "behaviour", "reference", "teacher", "mismatch", "value",
+    "return".
 
     turn_BS, trajectory_BS: row-local numbers below S. weight_BS: this term's weight; 0 excludes the token.
     """
@@ -67,7 +69,7 @@ class Loss:
 
         logprobs = {name: clean(value_BS) for name, value_BS in streams.logprobs.items()}
         streams = replace(streams, advantage_BS=clean(streams.advantage_BS), logprobs=logprobs)
-        return self.fn(Scores(*(clean(value_BS) for value_BS in scores)), streams)
+        return self.fn(jax.tree.map(clean, scores), streams)
 
 
 def log_ratio(scores: Scores, streams: Streams) -> Float[Array, "B S"]:

@@ -13,6 +13,7 @@ from optax.contrib import MuonDimensionNumbers
 
 from jaxagent.errors import ConfigError
 from jaxagent.learn.state import path_name
+from jaxagent.model.critic import PREFIX
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class OptimizerSpec:
     total_steps: optimiser steps of the whole stage, needed by linear and cosine, which end at
     `final` x learning_rate.   max_grad_norm: 0 is off.
     adam_learning_rate: with muon, the rate of what is not a matrix; the same if None.
+    critic_learning_rate: of the value head; the same if None.
     """
 
     learning_rate: float
@@ -35,6 +37,7 @@ class OptimizerSpec:
     eps: float = 1e-8
     max_grad_norm: float = 1.0
     adam_learning_rate: float | None = None
+    critic_learning_rate: float | None = None
 
 
 def make_schedule(spec: OptimizerSpec) -> optax.Schedule:
@@ -73,7 +76,21 @@ def make_optimizer(spec: OptimizerSpec) -> optax.GradientTransformation:
     if spec.name not in OPTIMIZERS:
         raise ConfigError(f"optimizer {spec.name!r} is unknown; known: {', '.join(OPTIMIZERS)}")
     inner = OPTIMIZERS[spec.name](spec, make_schedule(spec))
+    if spec.critic_learning_rate is not None:
+        inner = optax.chain(inner, _scaled(PREFIX, spec.critic_learning_rate / spec.learning_rate))
     return optax.chain(optax.clip_by_global_norm(spec.max_grad_norm), inner) if spec.max_grad_norm else inner
+
+
+def _scaled(prefix: str, factor: float) -> optax.GradientTransformation:
+    """Updates of the leaves below `prefix` times a factor: a learning rate of their own, on the same schedule."""
+
+    def scale(updates: Any, params: Any = None) -> Any:
+        del params
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: leaf * factor if path_name(path).startswith(prefix) else leaf, updates
+        )
+
+    return optax.stateless(scale)
 
 
 def _adamw(spec: OptimizerSpec, schedule: optax.Schedule) -> optax.GradientTransformation:

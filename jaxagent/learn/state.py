@@ -105,6 +105,32 @@ def train_last_layers(count: int, *, stacked: str = r"^layers/") -> Partition:
     return Partition(split, merge)
 
 
+def train_also(partition: Partition, chosen: Callable[[str], bool]) -> Partition:
+    """What `partition` trains, and the leaves whose path name is chosen, e.g. a value head's."""
+
+    def flags(params: Params) -> Params:
+        return jax.tree_util.tree_map_with_path(lambda path, _: bool(chosen(path_name(path))), params)
+
+    def split(params: Params) -> tuple[Params, Params]:
+        trained, rest = partition.split(params)
+        picked = flags(params)
+        trained = jax.tree.map(lambda flag, leaf, part: leaf if flag else part, picked, params, trained)
+        return trained, jax.tree.map(lambda flag, part: None if flag else part, picked, rest)
+
+    def merge(trained: Params, rest: Params) -> Params:
+        def absent(leaf: Any) -> bool:
+            return leaf is None
+
+        def other(path: tuple, leaf: Any) -> Any:
+            return None if chosen(path_name(path)) else leaf
+
+        own = jax.tree_util.tree_map_with_path(other, trained, is_leaf=absent)
+        filled = jax.tree.map(lambda old, new: new if old is None else old, rest, trained, is_leaf=absent)
+        return partition.merge(own, filled)
+
+    return Partition(split, merge)
+
+
 def _choose(trained: Params, rest: Params) -> Params:
     return jax.tree.map(
         lambda new, old: old if new is None else new, trained, rest, is_leaf=lambda leaf: leaf is None

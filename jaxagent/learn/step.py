@@ -37,13 +37,14 @@ class HostScores(NamedTuple):
 
     logprob_BS: Float[np.ndarray, "B S"]
     entropy_BS: Float[np.ndarray, "B S"]
+    value_BS: Float[np.ndarray, "B S"] | None = None
 
 
 EMPTY: Metrics = {"update/steps": 0.0, "skip/empty_batch": 1.0, "skip/nonfinite": 0.0}
 
 
 def make_score(graphdef: Any, execution: Execution | None = None) -> Callable[[Params, Batch], HostScores]:
-    """(params, batch) -> numpy [B, S]: old, reference or teacher log-probs; no gradient.
+    """(params, batch) -> numpy [B, S]: old, reference or teacher log-probs, values; no gradient.
 
     Every used slot is scored, whatever its weight.
     """
@@ -56,7 +57,7 @@ def make_score(graphdef: Any, execution: Execution | None = None) -> Callable[[P
 
     def score(params: Params, batch: Batch) -> HostScores:
         with execution.ambient():
-            return HostScores(*(np.asarray(x) for x in run(params, place(batch, execution))))
+            return HostScores(*jax.tree.map(np.asarray, run(params, place(batch, execution))))
 
     return score
 
@@ -73,7 +74,8 @@ def total_loss(scores: Scores, batch: DeviceBatch, terms: Mapping[str, Term]) ->
         # where, not a product: a loss at weight 0 may be anything, and 0 * inf is nan
         weighted = jnp.where(weight_BS != 0, weight_BS * loss_BS, 0.0).sum() / jnp.maximum(count, 1e-30)
         weighted = jnp.where(count > 0, weighted, 0.0)
-        loss = loss + term.coef * weighted
+        coef = batch["coef"][name] if callable(term.coef) else term.coef
+        loss = loss + coef * weighted
         sums[f"loss/{name}"] = Sum(weighted)
         sums |= {f"{name}/{key}" if key in sums else key: value for key, value in term_sums.items()}
     if "old" in batch["logprobs"]:
@@ -135,7 +137,7 @@ class Update:
             if not self._programs:
                 self._programs = self._build(state)
             if len(work) == 1:
-                state, sums = self._programs["single"](state, self._place(work[0]))
+                state, sums = self._programs["single"](state, self._place(work[0], state))
             else:
                 state, sums = self._accumulated(state, work)
         metrics = metric.finish(sums)
@@ -149,16 +151,21 @@ class Update:
     def _accumulated(self, state: TrainState, work: Sequence[Batch]) -> tuple[TrainState, Sums]:
         total = None
         for batch in work:
-            placed = self._place(batch)
+            placed = self._place(batch, state)
             if total is None:
                 total = self._programs["zeros"](state.params, placed)
             total = self._programs["accumulate"](state.params, total, placed)
         return self._programs["apply"](state, total)
 
-    def _place(self, batch: Batch) -> DeviceBatch:
+    def _place(self, batch: Batch, state: TrainState) -> DeviceBatch:
         needed = {stream for term in self.terms.values() for stream in getattr(term.loss, "needs", ())}
         streams = sorted(needed | ({"old"} & batch.logprobs.keys()))
-        return place(batch, self.execution, terms=sorted(self.terms), streams=streams)
+        placed = place(batch, self.execution, terms=sorted(self.terms), streams=streams)
+        moving = {name: term.coef for name, term in self.terms.items() if callable(term.coef)}
+        if not moving:
+            return placed
+        step = int(state.step)
+        return {**placed, "coef": {name: jnp.float32(coef(step)) for name, coef in moving.items()}}
 
     def _build(self, state: TrainState) -> dict[str, Callable]:
         # Pinned layouts: a compiler that chose another one for its output would compile the next call anew.

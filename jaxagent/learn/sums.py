@@ -37,7 +37,17 @@ class Effective(NamedTuple):
     weight: Float[Array, ""]
 
 
-Entry = Mean | Sum | Max | Effective
+class Explained(NamedTuple):
+    """Share of a target's variance that a prediction explains, in the making: 1 - Var(error) / Var(target)."""
+
+    target: Float[Array, ""]
+    target_square: Float[Array, ""]
+    error: Float[Array, ""]
+    error_square: Float[Array, ""]
+    weight: Float[Array, ""]
+
+
+Entry = Mean | Sum | Max | Effective | Explained
 Sums = Mapping[str, Entry]
 
 
@@ -54,6 +64,20 @@ def effective_of(value_BS: Float[Array, "*S"], mask_BS: Bool[Array, "*S"]) -> Ef
     return Effective(kept_BS.sum(), (kept_BS**2).sum(), mask_BS.sum().astype(jnp.float32))
 
 
+def explained_of(
+    target_BS: Float[Array, "*S"], error_BS: Float[Array, "*S"], mask_BS: Bool[Array, "*S"]
+) -> Explained:
+    """error: target - prediction. Targets 1, 2, 3 and errors 0, 0, 1 -> 2/3."""
+    target_BS, error_BS = jnp.where(mask_BS, target_BS, 0.0), jnp.where(mask_BS, error_BS, 0.0)
+    return Explained(
+        target_BS.sum(),
+        (target_BS**2).sum(),
+        error_BS.sum(),
+        (error_BS**2).sum(),
+        mask_BS.sum().astype(jnp.float32),
+    )
+
+
 def add(left: Sums, right: Sums) -> dict[str, Entry]:
     """Combine two micro-batches' sums; both hold the same names."""
     return {name: _join(left[name], right[name]) for name in left}
@@ -66,7 +90,7 @@ def _join(left: Entry, right: Entry) -> Entry:
 
 
 def finish(sums: Sums) -> Metrics:
-    """Host floats; a mean over nothing is left out."""
+    """Host floats; a mean over nothing, and a share of no variance, are left out."""
     out: Metrics = {}
     for name, entry in sums.items():
         if isinstance(entry, (Mean, Effective)) and float(entry.weight) == 0:
@@ -75,6 +99,20 @@ def finish(sums: Sums) -> Metrics:
             out[name] = float(np.float64(entry.total) / np.float64(entry.weight))
         elif isinstance(entry, Effective):
             out[name] = float(np.float64(entry.total) ** 2 / (np.float64(entry.weight) * entry.square))
+        elif isinstance(entry, Explained):
+            if (share := _share(entry)) is not None:
+                out[name] = share
         else:
             out[name] = float(entry[0])
     return out
+
+
+def _share(entry: Explained) -> float | None:
+    """None where the target hardly varies: the sums are float32."""
+    target, target_square, error, error_square, weight = (float(x) for x in entry)
+    if weight == 0:
+        return None
+    spread = target_square / weight - (target / weight) ** 2
+    if spread <= 1e-6 * max(target_square / weight, 1e-12):
+        return None
+    return 1.0 - (error_square / weight - (error / weight) ** 2) / spread

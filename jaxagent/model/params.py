@@ -31,7 +31,10 @@ AXES: dict[str, tuple[Axis, ...]] = {
     "layers/up": ("layers", "embed", "mlp"),
     "layers/down": ("layers", "mlp", "embed"),
     "layers/router": ("layers", "embed", None),
+    "critic/out": (None,),
+    "critic/out_bias": (),
 }
+GROUPS = ("layers", "lora", "critic")
 EXPERT_AXES: dict[str, tuple[Axis, ...]] = {
     "layers/gate": ("layers", "experts", "embed", "mlp"),
     "layers/up": ("layers", "experts", "embed", "mlp"),
@@ -45,6 +48,8 @@ def axes_of(name: str, rank: int) -> tuple[Axis, ...] | None:
         target, side = name.removeprefix("lora/").rsplit("_", 1)
         layers, inner, outer = AXES[f"layers/{target}"]
         return (layers, inner, "rank") if side == "a" else (layers, "rank", outer)
+    if name.startswith("critic/hidden"):
+        return ("embed", "mlp") if rank == 2 else ("mlp",)
     if name.startswith("layers/") and name.endswith("_norm"):
         return ("layers", None)
     table = EXPERT_AXES if rank == 4 else AXES
@@ -55,7 +60,7 @@ def name_of(path: tuple[Any, ...]) -> str:
     """`layers/q` of a key path; keys of enclosing trees (an optimizer's fields and indices) are left out."""
     keys = [str(entry.key) for entry in path if isinstance(entry, jax.tree_util.DictKey)]
     for start in range(len(keys)):
-        if keys[start] in ("layers", "lora") and start == len(keys) - 2:
+        if keys[start] in GROUPS and start == len(keys) - 2:
             return "/".join(keys[start:])
     return keys[-1] if keys else ""
 

@@ -100,6 +100,21 @@ class LoraSpec:
 
 
 @dataclass(frozen=True)
+class CriticSpec:
+    """A value head (critic.py).
+
+    hidden: widths of its hidden layers. detach: it learns from the trunk and never changes it.
+    """
+
+    hidden: tuple[int, ...] = ()
+    detach: bool = False
+
+    def __post_init__(self) -> None:
+        if any(width < 1 for width in self.hidden):
+            raise ConfigError(f"critic.hidden={list(self.hidden)}: every layer needs a width of at least 1")
+
+
+@dataclass(frozen=True)
 class ModelSpec:
     """A decoder-only transformer. `mlp` is the hidden width of the (per-expert, if experts > 0) MLP.
 

@@ -26,7 +26,7 @@ from jaxagent.mesh.rules import constrain
 from jaxagent.model.layer import block, rms_norm
 from jaxagent.model.params import shardings
 from jaxagent.model.rope import rope_tables
-from jaxagent.model.spec import LoraSpec, ModelSpec
+from jaxagent.model.spec import CriticSpec, LoraSpec, ModelSpec
 
 REMAT: Mapping[
     str, Callable[..., bool] | None
@@ -133,7 +133,10 @@ class Transformer(nnx.Module):
     remat: what the backward pass recomputes: "none", "full" (everything but each block's input), "dots" (all
     but matrix products), "attention" (all but attention outputs).   kernel: see kernels/attention.py.
     fixed_layers: the first so many layers are never trained: no gradient runs back through them.
+    critic: parameters of a value head, if one was added (critic.py).
     """
+
+    critic: Layers
 
     def __init__(
         self,
@@ -148,6 +151,7 @@ class Transformer(nnx.Module):
         fixed_layers: int = 0,
     ):
         self.spec, self.lora_spec = spec, lora
+        self.critic_spec: CriticSpec | None = None
         self.dtype = jnp.dtype(dtype)
         if remat not in ("none", *REMAT):
             raise ConfigError(f"remat={remat!r} is unknown; known: none, {', '.join(REMAT)}")

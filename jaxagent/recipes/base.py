@@ -45,8 +45,12 @@ class Recipe:
     """options: the recipe's own configuration record; stage: builds the Stage from it.
 
     rolls_out: the stage learns from its own rollouts, so sampling and row shapes must fit each other.
+    critic: whether these options need a value head; the model has one if any stage of the run does.
+    spare: tokens that a training row must hold beyond an episode's context.
     """
 
     options: type[Record]
     stage: Callable[[Any, Materials], Stage]
     rolls_out: bool = True
+    critic: Callable[[Any], bool] = lambda options: False
+    spare: Callable[[Any], int] = lambda options: 0

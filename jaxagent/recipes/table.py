@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 from jaxagent.errors import ConfigError
 from jaxagent.recipes import (
+    agentevolver,
     cispo,
+    critic,
     dapo,
     gigpo,
     grpo,
@@ -15,6 +17,7 @@ from jaxagent.recipes import (
     gvpo,
     loop,
     opd,
+    ppo,
     reinforce,
     rft,
     rpp,
@@ -24,6 +27,10 @@ from jaxagent.recipes import (
     skill_grpo,
     skill_sd,
     skillrl,
+    starpo,
+    step_returns,
+    vapo,
+    vtrace,
 )
 from jaxagent.recipes.base import Recipe
 
@@ -38,6 +45,8 @@ RECIPES: Mapping[str, Recipe] = {
     "loop": loop.RECIPE,
     "gvpo": gvpo.RECIPE,
     "gigpo": gigpo.RECIPE,
+    "step_returns": step_returns.RECIPE,
+    "agentevolver": agentevolver.RECIPE,
     "skill_sd": skill_sd.RECIPE,
     "skill_grpo": skill_grpo.RECIPE,
     "opd": opd.RECIPE,
@@ -45,6 +54,12 @@ RECIPES: Mapping[str, Recipe] = {
     "skillrl": skillrl.RECIPE,
     "rft": rft.RECIPE,
     "sage": sage.RECIPE,
+    "critic": critic.RECIPE,
+    "ppo": ppo.RECIPE,
+    "vapo": vapo.RECIPE,
+    "vtrace": vtrace.RECIPE,
+    "starpo": starpo.RECIPE,
+    "starpo_s": starpo.STABILISED,
 }
 
 

@@ -21,6 +21,7 @@ from tests.made_episodes import make_task, make_trajectory
 
 STEPS = ["ok", "runtime_error", "ok"]
 POLICY = sorted(name for name, recipe in RECIPES.items() if issubclass(recipe.options, PolicyOptions))
+WITH_PG = [name for name in POLICY if name not in ("opd", "critic")]  # these have no policy term
 
 
 def materials(**changes):
@@ -69,6 +70,7 @@ def run_host_half(recipe, groups, **options):
     stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse(options), materials())
     credited = credit(stage, stage.reward([scored(group, stage.needs) for group in groups]))
     credited = stage.filter(credited) if stage.filter else credited
+    stage.close()
     return credited, pack(stage.samples(credited), stage.terms, rows=4, length=32)
 
 
@@ -182,7 +184,7 @@ def test_a_batch_holds_every_stream_that_a_term_reads(recipe):
     stage = RECIPES[recipe].stage(RECIPES[recipe].options(), materials())
     for name, term in stage.terms.items():
         assert set(getattr(term.loss, "needs", ())) <= set(packed[0].batch.logprobs)
-        assert packed[0].batch.weight[name].any() == (name not in ("distill", "internal"))
+        assert packed[0].batch.weight[name].any() == (name not in ("distill", "internal", "pg_boosted"))
 
 
 def test_a_group_without_variance_teaches_failed_steps_under_gvpo_only():
@@ -306,14 +308,26 @@ def behaving(group, behaviour):
     )
 
 
-@pytest.mark.parametrize("recipe", [name for name in POLICY if name != "opd"])  # it has no policy term
+def valued(group):
+    """The group as if the trainer had scored it: old log-probs and values of 0."""
+    zeros = {name: np.zeros(7, np.float32) for name in ("old", "value")}
+    return replace(
+        group,
+        trajectories=tuple(
+            replace(t, segments=tuple(replace(s, logprobs={**s.logprobs, **zeros}) for s in t.segments))
+            for t in group.trajectories
+        ),
+    )
+
+
+@pytest.mark.parametrize("recipe", WITH_PG)
 def test_every_policy_recipe_corrects_its_policy_term(recipe):
     """rho = e^.5 on every token, capped at 1.5: weights on the loss, the same counts, the metrics of the correction."""
     options = {"mismatch": {"mode": "token_trunc", "cap": 1.5}}
     stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse(options), materials())
     plain = RECIPES[recipe].stage(RECIPES[recipe].options(), materials())
     groups = stage.reward([scored(behaving(group([4, 2, 0, 2]), -0.5), [])])
-    old = {"old": np.zeros(7, np.float32), "reference": np.zeros(7, np.float32)}
+    old = {name: np.zeros(7, np.float32) for name in ("old", "reference", "value")}
     groups = [
         replace(g, trajectories=tuple(
             replace(t, segments=tuple(replace(s, logprobs={**s.logprobs, **old}) for s in t.segments))
@@ -335,7 +349,7 @@ def test_every_policy_recipe_corrects_its_policy_term(recipe):
     assert metrics["async/lag_mean"] == 0.0
 
 
-@pytest.mark.parametrize("recipe", POLICY)
+@pytest.mark.parametrize("recipe", WITH_PG)
 def test_every_policy_recipe_takes_the_sampler_for_the_old_policy(recipe):
     options = {"mismatch": {"mode": "bypass"}, "minibatch": 2}
     stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse(options), materials())
@@ -350,7 +364,7 @@ def test_every_policy_recipe_takes_the_sampler_for_the_old_policy(recipe):
 @pytest.mark.parametrize("recipe", POLICY)
 def test_every_policy_recipe_drops_stale_trajectories_after_credit(recipe):
     stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse({"max_lag": 1}), materials())
-    whole = group([4, 2, 0, 2])
+    whole = valued(group([4, 2, 0, 2]))
     aged = replace(
         whole,
         trajectories=tuple(
@@ -366,11 +380,11 @@ def test_every_policy_recipe_drops_stale_trajectories_after_credit(recipe):
     assert (metrics["async/lag_max"], metrics["async/stale"]) == (2.0, 1.0)
 
 
-@pytest.mark.parametrize("recipe", POLICY)
+@pytest.mark.parametrize("recipe", WITH_PG)
 def test_every_policy_recipe_can_imitate_solved_episodes(recipe):
     """Only the tokens of the one solved rollout, whatever their advantage; 6 of them."""
     stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse({"solved_nll": 0.1}), materials())
-    credited = credit(stage, stage.reward([group([4, 2, 0, 2])]))
+    credited = credit(stage, stage.reward([valued(group([4, 2, 0, 2]))]))
     samples = stage.samples(credited)
     assert [float(s.include["solved"].sum()) for s in samples] == [6, 0, 0, 0]
     assert stage.terms["solved"].coef == 0.1
@@ -378,11 +392,11 @@ def test_every_policy_recipe_can_imitate_solved_episodes(recipe):
     assert stage.terms["solved"].aggregate(samples[1:], "solved")[1] == 0.0  # nothing solved: no term
 
 
-@pytest.mark.parametrize("recipe", POLICY)
+@pytest.mark.parametrize("recipe", WITH_PG)
 def test_every_policy_recipe_can_hold_its_entropy_up(recipe):
     """The same tokens and the same average as the policy term."""
     stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse({"entropy_coef": 0.01}), materials())
-    samples = stage.samples(credit(stage, stage.reward([group([4, 2, 0, 2])])))
+    samples = stage.samples(credit(stage, stage.reward([valued(group([4, 2, 0, 2]))])))
     terms = stage.terms
     assert terms["entropy"].coef == 0.01
     (policy, count), (entropy, same) = (terms[n].aggregate(samples, n) for n in ("pg", "entropy"))
@@ -492,3 +506,96 @@ def one_token(*, log_ratio, advantage):
     one, none = jnp.ones((1, 1)), jnp.zeros((1, 1), jnp.int32)
     scores = Scores(one * log_ratio, one)
     return scores, Streams(one * advantage, none, none, one, {"old": one * 0})
+
+
+# --- recipes with a value function ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("recipe", "options", "needs"),
+    [
+        ("ppo", {}, ("value",)),
+        ("ppo", {"epochs": 2, "kl_in": "loss"}, ("old", "value", "reference")),
+        ("ppo", {"kl_in": "reward", "bootstrap_truncated": True}, ("value", "bootstrap", "old", "reference")),
+        ("vapo", {"minibatch": 4}, ("old", "value")),
+        ("vtrace", {"bootstrap_truncated": True}, ("old", "value", "bootstrap")),
+        ("starpo", {}, ("value", "reference")),
+        ("starpo", {"advantage": "group", "kl_coef": 0.0}, ()),
+        ("starpo_s", {}, ("value",)),
+        ("critic", {}, ()),
+    ],
+)
+def test_streams_of_value_functions(recipe, options, needs):
+    chosen = RECIPES[recipe].options.parse(options)
+    assert RECIPES[recipe].stage(chosen, materials()).needs == needs
+    assert RECIPES[recipe].critic(chosen) == (options.get("advantage") != "group")
+    assert RECIPES[recipe].spare(chosen) == ("bootstrap" in needs)
+
+
+def test_recipes_without_a_value_function_ask_for_no_head():
+    assert not any(RECIPES[name].critic(RECIPES[name].options()) for name in ("grpo", "loop", "sft"))
+
+
+@pytest.mark.parametrize(
+    ("level", "trained"), [("token", [0, 1, 1, 1, 1, 1, 1]), ("step", [0, 1, 0, 1, 0, 1, 0])]
+)
+def test_where_values_are_learnt(level, trained):
+    """Three steps of two tokens each; values are 0, so the advantage is the return of 1."""
+    for recipe in ("critic", "ppo"):
+        options = {"level": level, "gamma": 1.0, **({"whiten": False} if recipe == "ppo" else {})}
+        stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse(options), materials())
+        credited = credit(stage, stage.reward([scored(group([4]), stage.needs)]))
+        (sample,) = stage.samples(credited)
+        assert sample.include["value"].tolist() == trained
+        assert sample.logprobs["return"].tolist() == [0, 1, 1, 1, 1, 1, 1]
+        if recipe == "ppo":
+            assert sample.include["pg"].tolist() == [0, 1, 1, 1, 1, 1, 1]
+            assert sample.advantage_T.tolist() == [0, 1, 1, 1, 1, 1, 1]
+        else:
+            assert (stage.trains, set(stage.terms)) == ("critic/", {"value"})
+
+
+def test_vapo_imitates_what_was_solved_and_holds_lambda_to_the_length():
+    credited, packed = run_host_half("vapo", [group([4, 2])], lam_alpha=1 / 3, value_min=0.0)
+    stage = RECIPES["vapo"].stage(RECIPES["vapo"].options(), materials())
+    solved, failed = stage.samples(credited)
+    assert solved.include["solved"].tolist() == solved.include["pg"].tolist() == [0, 1, 1, 1, 1, 1, 1]
+    assert not failed.include["solved"].any()
+    assert failed.include["pg"].sum() == 6
+    assert packed[0].batch.count["solved"] == 6
+    assert packed[0].batch.count["pg"] == 12
+    np.testing.assert_allclose(solved.advantage_T[1:], 0.5 ** np.arange(5, -1, -1))  # lam 1 - 3/6
+    np.testing.assert_allclose(solved.logprobs["return"][1:], 1)  # lam 1
+
+
+def test_starpo_s_trains_on_the_groups_that_vary_most():
+    groups = [
+        group(passed, name) for name, passed in zip("abcd", ([4, 0, 4, 0], [4] * 4, [0] * 4, [4, 0, 0, 0]))
+    ]
+    credited, _ = run_host_half("starpo_s", groups)
+    assert [item.trajectory.task.task_id for item in credited] == ["a"] * 4
+    credited, _ = run_host_half("starpo_s", groups, keep_frac=1.0)
+    assert len(credited) == 16
+
+
+def test_starpo_s_clips_higher_and_has_no_kl():
+    plain, stable = (
+        set(RECIPES[name].stage(RECIPES[name].options(), materials()).terms)
+        for name in ("starpo", "starpo_s")
+    )
+    assert plain - stable == {"kl"}
+    assert RECIPES["starpo_s"].options().clip_high == 0.28
+    with pytest.raises(ConfigError, match="use rewards: outcome"):
+        RECIPES["starpo"].options.parse({"normalise": "mean", "rewards": "environment"})
+    with pytest.raises(ConfigError, match="group_size=1 gives every trajectory advantage 0"):
+        RECIPES["starpo"].options.parse({"advantage": "group", "group_size": 1})
+
+
+def test_the_value_coefficient_may_decay_over_the_stage():
+    options = {"iterations": 5, "tasks": 2, "group_size": 4, "minibatch": 4, "epochs": 2, "value_coef": 0.1}
+    term = (
+        RECIPES["ppo"]
+        .stage(RECIPES["ppo"].options.parse(options | {"value_coef_last": 0.02}), materials())
+        .terms["value"]
+    )
+    assert [term.coef(step) for step in (0, 10, 20)] == pytest.approx([0.1, 0.06, 0.02])
