@@ -198,7 +198,7 @@ class Runtime:
         return first
 
     def hand_off(self, learner: Learner) -> None:
-        """The new weights go to the decoder. A teacher's average follows them, and the reference if the stage asks for it."""
+        """The new weights go to the decoder. A teacher's average follows them, and so may the reference."""
         if learner.stage.rolls_out:
             self._load_engine(learner.params)
         keep = learner.stage.reference_ema

@@ -25,8 +25,9 @@ from jaxagent.batch.internal import Divisor, Gate, Internalise, internal_samples
 from jaxagent.batch.targets import token_mean
 from jaxagent.learn.terms import weighted_likelihood
 from jaxagent.recipes import gigpo
-from jaxagent.recipes.base import Materials, Recipe
+from jaxagent.recipes.base import Materials
 from jaxagent.recipes.gigpo import GigpoOptions
+from jaxagent.recipes.policy import policy_recipe
 from jaxagent.recipes.retrieval import RetrieverOptions, WriterOptions
 from jaxagent.recipes.rewards import outcome_of
 from jaxagent.skills.intrinsic import IntrinsicBank, Thresholds
@@ -193,4 +194,4 @@ def _samples(plain: Samples, source: PairedSource, options: SiriOptions, materia
     return samples
 
 
-RECIPE = Recipe(SiriOptions, stage)
+RECIPE = policy_recipe(SiriOptions, stage)

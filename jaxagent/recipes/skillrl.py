@@ -14,9 +14,10 @@ from pydantic import Field
 from jaxagent.auxlm.background import Background
 from jaxagent.auxlm.client import AuxLimits, AuxLM, ScriptedBackend
 from jaxagent.recipes import grpo
-from jaxagent.recipes.base import Materials, Recipe
+from jaxagent.recipes.base import Materials
 from jaxagent.recipes.gigpo import REWARD
 from jaxagent.recipes.grpo import GrpoOptions
+from jaxagent.recipes.policy import policy_recipe
 from jaxagent.recipes.retrieval import RetrieverOptions, WriterOptions
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions
 from jaxagent.skills.evolve import WRITE, script_write
@@ -72,4 +73,4 @@ def _writer(options: SkillrlOptions) -> Background:
     return Background(AuxLM(ScriptedBackend({WRITE.name: script_write}), AuxLimits()))
 
 
-RECIPE = Recipe(SkillrlOptions, stage)
+RECIPE = policy_recipe(SkillrlOptions, stage)
