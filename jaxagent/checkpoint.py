@@ -167,6 +167,11 @@ class Checkpointer:
         found = self._latest()
         return None if found is None else json.loads((found[0] / HOST).read_text())
 
+    def hosts(self) -> dict[int, Mapping[str, Any]]:
+        """Host state of every whole checkpoint, by step."""
+        whole = [(step, path) for path, step in self._folders() if _committed(path) is not None]
+        return {step: json.loads((path / HOST).read_text()) for step, path in whole}
+
     def restore_latest(self, template: Any) -> Restored | None:
         """The newest whole checkpoint, or None. See `restore` for `template`."""
         found = self._latest()

@@ -1,6 +1,6 @@
 """What must hold in every run, checked while it runs: nothing leaks into the loss, sampler and trainer agree.
 
-In: groups with a "behaviour" stream (sampler) and an "old" stream (trainer). Raises DivergenceError in words.
+In: groups with a "behaviour" stream (sampler) and an "old" stream (trainer). Raises ParityError in words.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from jaxagent.errors import DivergenceError
+from jaxagent.errors import ParityError
 from jaxagent.types import Group, Metrics, Segment
 
 
@@ -60,7 +60,7 @@ def check_parity(groups: Sequence[Group], tolerance: Tolerance) -> Metrics:
         worst = max(segments, key=lambda segment: np.abs(_differences([segment])).max(initial=0.0))
         difference_T = np.where(worst.mask_T, worst.logprobs["old"] - worst.logprobs["behaviour"], 0.0)
         t = int(np.abs(difference_T).argmax())
-        raise DivergenceError(
+        raise ParityError(
             f"decoder and trainer disagree before any update: mean |difference| {metrics['mismatch/abs_mean']:.2g} "
             f"(limit {tolerance.mean:g}), largest {metrics['mismatch/abs_max']:.2g} (limit {tolerance.single:g}) at "
             f"token {t} (id {int(worst.ids_T[t])}): sampler {worst.logprobs['behaviour'][t]:.4f}, trainer "

@@ -1,8 +1,8 @@
 """The `jaxagent` command: words in, an exit code out. What the commands do lives in run.py and the packages below.
 
 Exit codes: 0 done, 2 bad input (one message, before any device starts), 3 training diverged, 4 evaluation incomplete
-(start the same command again to play what is missing), 75 preempted (saved; start the same command again to go on), 130
-interrupted from the keyboard.
+(start the same command again to play what is missing), 5 stopped by a collapse alarm (saved, with a report), 75
+preempted (saved; start the same command again to go on), 130 interrupted from the keyboard.
 """
 
 from __future__ import annotations

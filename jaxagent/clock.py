@@ -23,6 +23,9 @@ DECODE, ENVIRONMENTS, COMPILATION, PYTHON = "decode", "environments", "compilati
 Now = Callable[[], float]
 Counters = Callable[[], Mapping[str, float]]  # seconds so far, by name; never falling
 
+# Laps that wait for episodes. Those that run ahead are played in other laps too, and cost them no wall time.
+PLAYED = ("collect", "evaluation")
+
 _PREFIX, _TOTAL = "seconds/", "seconds/total"
 
 
@@ -79,6 +82,8 @@ class Clock:
     def lap(self, name: str) -> None:
         now, counts = self._now(), self._counters()
         inside = {kind: seconds - self._before.get(kind, 0.0) for kind, seconds in counts.items()}
+        if name not in PLAYED:
+            inside.pop(DECODE, None)
         for path, seconds in divided(name, now - self._last, inside).items():
             self._laps[_PREFIX + path] += seconds
         self._last, self._before = now, counts

@@ -31,4 +31,8 @@ class EnvFailure(JaxagentError):
 
 
 class DivergenceError(JaxagentError):
-    """Training cannot go on: repeated non-finite losses, or sampler and trainer disagree at step 0."""
+    """Training cannot go on: repeated non-finite losses, or logits that are not finite."""
+
+
+class ParityError(DivergenceError):
+    """Sampler and trainer disagree before any update: a fault of the set-up, which no earlier checkpoint cures."""

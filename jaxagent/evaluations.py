@@ -103,6 +103,12 @@ class Evaluations:
             {"when": when, "split": result.split, "mode": result.mode, "metrics": dict(result.metrics)}
         )
 
+    def solved(self, when: str) -> float | None:
+        """Share of the first split's tasks solved greedily at a moment, if that was measured."""
+        split = self._config.splits[0] if self._config.splits else ""
+        found = [e for e in self.made if (e["when"], e["split"], e["mode"]) == (when, split, "greedy")]
+        return found[-1]["metrics"]["tgc"] / 100 if found and "tgc" in found[-1]["metrics"] else None
+
     def outcome(self) -> dict[str, Any]:
         """For result.json. "before" is the first full evaluation of the run, "after" the last."""
         moments = [item["when"] for item in self.made if ":" not in item["when"]]

@@ -27,6 +27,7 @@ from jaxagent.stage import Stage, Term, Update
 from jaxagent.types import Batch, Group, Metrics, Sample, Segment
 
 SCORED = "score"
+PEAKS = ("ratio/approx_kl",)  # of one minibatch: a mean over an iteration hides its worst step
 SUMMED = (
     "update/steps",
     "update/tokens",
@@ -219,7 +220,8 @@ def minibatches(samples: Sequence[Sample], size: int, *, seed: Sequence[int]) ->
 
 
 def summary(taken: Sequence[Metrics]) -> Metrics:
-    """Metrics of an iteration from its optimiser steps': counts add up, maxima stay maxima, the rest is a mean."""
+    """Metrics of an iteration from its optimiser steps': counts add up, maxima stay maxima, the rest is a mean. Of
+    `PEAKS` the largest is given too, as …_max."""
     if not taken:
         return {"update/steps": 0.0, "skip/empty_batch": 1.0}
 
@@ -229,7 +231,9 @@ def summary(taken: Sequence[Metrics]) -> Metrics:
         return float(max(values)) if name.endswith("max") else float(np.mean(values))
 
     names = dict.fromkeys(name for metrics in taken for name in metrics)
-    return {name: reduce_(name, [metrics[name] for metrics in taken if name in metrics]) for name in names}
+    found = {name: [metrics[name] for metrics in taken if name in metrics] for name in names}
+    peaks = {f"{name}_max": max(values) for name, values in found.items() if name.endswith(PEAKS)}
+    return {name: reduce_(name, values) for name, values in found.items()} | peaks
 
 
 def _to_score(index: int, segment: Segment) -> Sample:

@@ -125,4 +125,5 @@ def build_engine(prepared: Prepared, policy: Policy, meter: Meter) -> Engine:
         decode=prepared.tokenizer.decode,
         mesh=policy.execution.mesh,
         meter=meter,
+        copies=rollout.max_lag > 0,
     )

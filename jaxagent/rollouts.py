@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.ray_pool import RayCluster, open_ray_pool
 from jaxagent.prepare import Prepared
 from jaxagent.rollout.episode import EpisodeLimits, run_episode
-from jaxagent.rollout.plans import Quorum, RolloutRules, Runner, run_plans
+from jaxagent.rollout.plans import Held, Quorum, RolloutRules, Runner, run_plans
 from jaxagent.rollout.stats import rollout_metrics
 from jaxagent.rollout.talk import Agent, run_talk
 from jaxagent.stage import FollowUp, Plan
@@ -63,6 +64,13 @@ def marked(collected: Collected, weights: str) -> Collected:
     return replace(collected, groups=groups)
 
 
+def renewed(collected: Collected, groups: Sequence[Group], more: Metrics) -> Collected:
+    """The same round with other groups of the same episodes, counted again, and more metrics."""
+    names = ("submitted", "retries", "held_in", "held_out")
+    counts = {name: int(collected.metrics.get(f"rollout/{name}", 0)) for name in names}
+    return Collected(tuple(groups), {**rollout_metrics(groups, **counts), **more})
+
+
 def collected_with(
     follow_up: FollowUp | None, plans: Sequence[Plan], play: Callable[[Sequence[Plan], int], Collected]
 ) -> Collected:
@@ -90,6 +98,8 @@ class Rollouts:
         open_pool: Callable[[], EnvPool],
     ):
         self.players, self.limits, self.rules = players, limits, rules
+        self._live: set[Future[Any]] = set()
+        self._held = Held()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="episodes", daemon=True)
         self._thread.start()
@@ -101,10 +111,27 @@ class Rollouts:
         sampling: Sampling,
         *,
         seed: int,
+        hold: bool = False,
     ) -> Collected:
-        """Roll out every plan. `seed` names the random streams: the same seed and weights sample the same."""
+        """Roll out every plan. `seed` names the random streams: the same seed and weights sample the same.
+
+        hold: leave groups that are not whole at the quorum playing; the next run gives them. Without it a run waits
+              for what is held.
+        """
         runner = self.players(self._pool, sampling, self.limits, seed)
-        return self._call(_collected(plans, runner, self.rules))
+        return self._call(_collected(plans, runner, self._rules(hold), self._held))
+
+    def _rules(self, hold: bool) -> RolloutRules:
+        """The run's quorum cuts, or it holds; what would be held is then waited for in a run that must not."""
+        quorum = self.rules.quorum
+        if quorum is None or not quorum.hold or hold:
+            return self.rules
+        return replace(self.rules, quorum=None)
+
+    @property
+    def holding(self) -> bool:
+        """Whether episodes play on between two runs."""
+        return self._held.episodes > 0
 
     async def measure(
         self,
@@ -126,7 +153,14 @@ class Rollouts:
         """The same policy for callers on other event loops, asked on the loop of the episodes."""
         return _Reachable(generate, self._loop)
 
+    def cancel(self) -> None:
+        """End what other threads wait for."""
+        for future in list(self._live):
+            future.cancel()
+        self._call(self._held.cancel())
+
     def close(self) -> None:
+        self._call(self._held.cancel())
         self._call(self._pool.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -135,11 +169,14 @@ class Rollouts:
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run on the episodes' thread; an interrupt of this thread cancels the work."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._live.add(future)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+        finally:
+            self._live.discard(future)
 
 
 class _Reachable:
@@ -161,8 +198,10 @@ class _Reachable:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(run(), self._loop))
 
 
-async def _collected(plans: Sequence[Plan], runner: Runner, rules: RolloutRules) -> Collected:
-    groups, metrics = await run_plans(plans, runner, rules=rules)
+async def _collected(
+    plans: Sequence[Plan], runner: Runner, rules: RolloutRules, held: Held | None = None
+) -> Collected:
+    groups, metrics = await run_plans(plans, runner, rules=rules, held=held)
     return Collected(tuple(groups), metrics)
 
 
@@ -215,7 +254,9 @@ def _open_pool(config: RunConfig, spec: EnvSpec, meter: Meter, first: Task | Non
 
 
 def rules_of(rollout: RolloutConfig) -> RolloutRules:
-    quorum = Quorum(rollout.quorum, per_task=rollout.quorum_per_task) if rollout.quorum < 1 else None
+    """With `partial` the quorum holds what is not whole instead of cutting it."""
+    asked = Quorum(rollout.quorum, per_task=rollout.quorum_per_task, hold=rollout.partial)
+    quorum = asked if rollout.quorum < 1 else None
     return RolloutRules(concurrency=rollout.slots, retries=rollout.retries, quorum=quorum)
 
 

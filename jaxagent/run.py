@@ -32,11 +32,12 @@ from jaxagent.rollout.temperature import linear
 from jaxagent.stage import Stage
 from jaxagent.types import Group, Task
 
+EXIT_COLLAPSED = 5  # stopped by an alarm (alarms.on_collapse)
 CONFIG, RESULT, EXPORT, PARTIAL = "config.yaml", "result.json", "export", ".partial"
 
 
 def run_training(config: RunConfig, *, clock: Clock | None = None) -> int:
-    """Train a run to its end; returns the exit code (0, or EXIT_PREEMPTED when asked to stop and saved).
+    """Train a run to its end; returns the exit code: 0, EXIT_PREEMPTED when asked to stop and saved, EXIT_COLLAPSED.
 
     clock: when the run began; now, if it is not given.
     """
@@ -65,7 +66,7 @@ def _train(prepared: Prepared, stages: Sequence[Stage], preemption: Preemption, 
     folder = Path(prepared.config.run_dir)
     set_up_jax()
     from jaxagent.report.run import write_report
-    from jaxagent.runtime import Preempted, Runtime
+    from jaxagent.runtime import Collapsed, Preempted, Runtime
     from jaxagent.train import train
 
     clock.lap("imports")
@@ -76,6 +77,14 @@ def _train(prepared: Prepared, stages: Sequence[Stage], preemption: Preemption, 
         except Preempted:
             run.console.message("asked to stop: the state is saved; start the same command again to go on")
             return EXIT_PREEMPTED
+        except Collapsed as collapse:
+            run.console.message(
+                f"stopped by the alarm {collapse.alarm.name}, which began in iteration {collapse.alarm.since}: the "
+                "state is saved; start the same command again to go on all the same"
+            )
+            run.console.stop()
+            write_report(folder)
+            return EXIT_COLLAPSED
         if prepared.config.export:
             _export(run.policy.graphdef, run.params, prepared, folder / EXPORT, form="merged")
         clock.lap("export")

@@ -8,14 +8,25 @@ and one recipe file. This file imports no jax: loss functions are referred to, n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from jaxagent.errors import ConfigError
-from jaxagent.types import Credited, Generate, Group, Metrics, Prompt, Sample, Sampling, Task, Trajectory
+from jaxagent.types import (
+    Action,
+    Credited,
+    Generate,
+    Group,
+    Metrics,
+    Prompt,
+    Sample,
+    Sampling,
+    Task,
+    Trajectory,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +62,10 @@ class Plan:
     group:    plans of one task and one non-empty name give one group, in the order of the plans: their returns share a
               baseline. Without a name every plan is a group of its own.
     position: place in a chain of tasks, 0 for the first; it is that of the group.
+    before:   the opening as the environment gives it -> actions that are played after the reset and before the policy's
+              first message. Nothing of them is shown; `Trajectory.before` keeps them.
+    first:    number of the first rollout, which names random streams. None goes on after the earlier plans of the task
+              under this label.
     """
 
     task: Task
@@ -61,6 +76,8 @@ class Plan:
     weights: str = "current"
     group: str = ""
     position: int = 0
+    before: Callable[[Prompt], Sequence[Action]] | None = None
+    first: int | None = None
 
     def __post_init__(self) -> None:
         if self.branch is None:
@@ -72,6 +89,10 @@ class Plan:
             )
         if self.prompt is not None:
             raise ConfigError("a branch goes on under the prompt of its trajectory; drop the plan's `prompt`")
+        if self.before is not None:
+            raise ConfigError(
+                "a branch repeats what was played before its trajectory; drop the plan's `before`"
+            )
 
 
 @runtime_checkable
@@ -129,6 +150,12 @@ Loss = Callable[..., tuple[Any, Mapping[str, Any]]]
 
 Opening = Callable[[Task, Prompt], Prompt]
 """How a task's episode opens instead of as the environment has it, e.g. with a skill in the prompt."""
+
+Measured = Callable[[Sequence[Plan], Sampling], Awaitable[Sequence[Group]]]
+"""Runs an evaluation's plans under a sampling rule; one group a plan."""
+
+Way = Callable[[Measured], Measured]
+"""Another way to run them: in another order, or with what earlier episodes left."""
 
 
 @dataclass(frozen=True)
@@ -205,6 +232,7 @@ class Stage:
            log-probs as old ones, which is exact for a single on-policy step.
     temperature: of an iteration's rollouts, and of all its log-probs; None is that of `sampling` throughout.
     openings: further evaluations by name, beside the plain one: the same tasks, opened by this function.
+    ways:     the same for evaluations that an opening alone does not make.
     meet_policy: called when the stage begins, with the live policy; it may be asked from any thread between rollouts.
     shown: name -> JSON-serialisable content; written to <run>/<stage>.<name>.json for people, with each checkpoint.
     reference_ema: after an iteration's update the reference becomes reference_ema x itself + the rest x the policy; 1
@@ -227,6 +255,7 @@ class Stage:
     follow_up: FollowUp | None = None
     temperature: Callable[[int], float] | None = None
     openings: Mapping[str, Opening] = field(default_factory=dict)
+    ways: Mapping[str, Way] = field(default_factory=dict)
     meet_policy: Callable[[Generate], None] | None = None
     shown: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     measure: Measure | None = None

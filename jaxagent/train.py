@@ -8,14 +8,19 @@ Out: trained parameters in the runtime, metrics in the run folder. The order ins
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
+from jaxagent.batch.masks import mask_metrics
 from jaxagent.checks import check_parity, mismatch_metrics, own
 from jaxagent.clock import PYTHON
 from jaxagent.credit.stats import credit_metrics, group_metrics
+from jaxagent.errors import DivergenceError
+from jaxagent.eval.conduct import conduct_metrics
 from jaxagent.learner import Learner
+from jaxagent.rollout.staleness import sampled_as_old
 from jaxagent.rollouts import Collected
 from jaxagent.runtime import Place, Runtime
 from jaxagent.stage import Plan, Stage
@@ -26,14 +31,24 @@ from jaxagent.types import Credited, Group, Metrics
 def train(stages: Sequence[Stage], run: Runtime) -> None:
     """Run every stage to its end, from wherever the newest checkpoint stands. Raises Preempted when asked to stop."""
     place = run.restore(stages)
-    for index in range(place.stage, len(stages)):
-        stage = stages[index]
-        learner = run.begin(stage, index, place)
-        first = place.iteration if index == place.stage else 0
-        for iteration in range(first, stage.iterations):
+    while place.stage < len(stages):
+        place = train_stage(stages, run, place)
+
+
+def train_stage(stages: Sequence[Stage], run: Runtime, place: Place) -> Place:
+    """One stage from `place` to its end, or until the run goes back after a collapse. Returns where to go on."""
+    stage, index, go_on = stages[place.stage], place.stage, place
+    learner = run.begin(stage, place)
+    for iteration in range(place.iteration, stage.iterations):
+        done = Place(index, iteration + 1) if iteration + 1 < stage.iterations else Place(index + 1)
+        try:
             metrics = iterate(stage, run, learner, iteration)
-            done = Place(index, iteration + 1) if iteration + 1 < stage.iterations else Place(index + 1)
-            run.finish_iteration(stages, done, metrics)
+        except DivergenceError as error:
+            return run.diverged(stages, iteration + 1, error)
+        go_on = run.finish_iteration(stages, done, metrics)
+        if go_on != done:
+            break
+    return go_on
 
 
 def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Metrics:
@@ -43,6 +58,9 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
     collected = collect(stage, run, iteration)
     clock.lap("collect")
     groups = collected.groups
+    if run.max_lag and stage.rolls_out and "old" not in stage.needs:
+        # Without it the loss would take the present policy for the one that sampled.
+        groups = sampled_as_old(groups)
     if run.first_rollout(groups):
         check_parity(learner.score(own(groups), "old"), run.parity_tolerance)
     for stream in stage.needs:  # the sampler's own log-probs are never used as old ones
@@ -69,18 +87,31 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
     if stage.measure:
         metrics |= stage.measure(groups, samples)
     observed = stage.source.observe(groups)
-    measured = {**group_metrics(groups), **credit_metrics(credited)} if stage.credit else {}
+    measured = mask_metrics([item.trajectory for item in taught_credit], samples)
+    if stage.credit:
+        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+        measured |= {**group_metrics(groups), **credit_metrics(credited), **conduct_metrics(trajectories)}
     clock.lap(PYTHON)
     return {**collected.metrics, **measured, **teaching, **metrics, **observed, **clock.take(stage.name)}
 
 
 def collect(stage: Stage, run: Runtime, iteration: int) -> Collected:
-    """The iteration's groups: rolled out by the current policy, or ready ones (demonstrations)."""
+    """The iteration's groups. With a lag, those of the next iterations are begun before this one is learnt from."""
+    waiting = run.ahead.take(iteration) or begin(stage, run, iteration)
+    collected = waiting()
+    for later in run.may_begin(stage, iteration):
+        run.ahead.keep(later, begin(stage, run, later))
+    return run.fresh(collected)
+
+
+def begin(stage: Stage, run: Runtime, iteration: int) -> Callable[[], Collected]:
+    """An iteration's groups, to be waited for: rolled out by the current policy, or ready ones (demonstrations)."""
     work = stage.source.next(iteration)
     plans = [item for item in work if isinstance(item, Plan)]
     if not plans:
-        return Collected(tuple(item for item in work if isinstance(item, Group)), {})
-    return run.rollout(stage, plans, iteration)
+        ready = Collected(tuple(item for item in work if isinstance(item, Group)), {})
+        return lambda: ready
+    return run.ahead.run(partial(run.rollout, stage, plans, iteration))
 
 
 def credit(stage: Stage, groups: Sequence[Group]) -> list[Credited]:

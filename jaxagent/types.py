@@ -251,6 +251,7 @@ class Trajectory:
     """One finished episode.
 
     reward: the return R used by credit (set by the stage's reward function; `success` stays the raw verdict).
+    before: what was played between the reset and the first message, unseen by the policy, with the answers.
     masked: no token of it is trained on; its return stays in the baseline (set by the stage's reward function).
     """
 
@@ -264,6 +265,7 @@ class Trajectory:
     evaluation: Evaluation | None = None
     reward: float = 0.0
     extra: Mapping[str, Any] = field(default_factory=dict)
+    before: tuple[tuple[Action, StepResult], ...] = ()
     masked: bool = False
 
     @property

@@ -127,3 +127,17 @@ def test_compilations_of_this_process_are_counted():
     function(jnp.arange(3.0)).block_until_ready()
     assert found.count == first
     found.close()
+
+
+def test_episodes_that_run_ahead_cost_the_update_no_time():
+    now = [0.0]
+    clock, ticks = Clock(lambda: now[0]), {"decode": 0.0}
+    clock.divide(lambda: dict(ticks))
+    now[0], ticks["decode"] = 4.0, 3.0
+    clock.lap("update")
+    now[0], ticks["decode"] = 6.0, 4.0
+    clock.lap("collect")
+    taken = clock.take("rl")
+    assert taken["seconds/update"] == 4.0
+    assert "seconds/update/decode" not in taken
+    assert taken["seconds/collect/decode"] == 1.0

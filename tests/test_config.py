@@ -176,3 +176,46 @@ def test_a_resolved_configuration_reads_back_equal(tmp_path):
     config = RunConfig.parse(SMALLEST)
     write_run(config, tmp_path / "config.yaml")
     assert read_run(tmp_path / "config.yaml") == config
+
+
+@pytest.mark.parametrize(
+    ("alarms", "message"),
+    [
+        ({"thresholds": {"entropy": 0.2}}, "did you mean 'entropy_collapse'"),
+        ({"thresholds": {"clip": True}}, "an alarm is on by default"),
+        ({"thresholds": {"reward_hacking": 2}}, "greater than or equal to 3"),
+        ({"on_collapse": "rewind"}, "'warn', 'stop' or 'rollback'"),
+        ({"collapse": ["entropy"]}, "did you mean 'entropy_collapse'"),
+        (
+            {"collapse": ["clip"], "thresholds": {"clip": "off"}, "on_collapse": "stop"},
+            "is off in thresholds",
+        ),
+        ({"rollback": {"learning_rate": 1, "reseed": False}}, "change nothing"),
+        ({"rollback": {"limit": 0}}, "greater than or equal to 1"),
+    ],
+)
+def test_alarms_that_cannot_work(tmp_path, alarms, message):
+    with pytest.raises(ConfigError, match=message):
+        read_run(written(tmp_path, SMALLEST | {"alarms": alarms}))
+
+
+def test_a_rollback_needs_checkpoints_to_go_back_to(tmp_path):
+    values = SMALLEST | {"alarms": {"on_collapse": "rollback"}, "checkpoint": {"every": 0}}
+    with pytest.raises(ConfigError, match=r"set checkpoint\.every"):
+        read_run(written(tmp_path, values))
+
+
+@pytest.mark.parametrize(
+    ("rollout", "other", "message"),
+    [
+        ({"max_lag": -1}, {}, "greater than or equal to 0"),
+        ({"partial": True, "max_lag": 1}, {}, "partial needs a quorum below 1"),
+        ({"partial": True, "quorum": 0.8}, {}, "max_lag 1, or 2"),
+        ({"max_lag": 1}, {"checkpoint": {"every": 1}}, "leaves nothing to run ahead"),
+        ({"max_lag": 1}, {"eval": {"every": 1}}, "eval.every=1 leaves nothing to run ahead"),
+    ],
+)
+def test_lags_that_cannot_work(tmp_path, rollout, other, message):
+    values = SMALLEST | other | {"rollout": SMALLEST["rollout"] | rollout}
+    with pytest.raises(ConfigError, match=message):
+        read_run(written(tmp_path, values))

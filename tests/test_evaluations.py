@@ -35,6 +35,14 @@ def test_a_stage_is_measured_within_on_the_first_split_and_at_its_end_on_all(eva
     assert evaluations(every=0).due_after(2, 2, ended=False) is None
 
 
+def test_the_share_solved_at_a_moment_is_that_of_the_first_split_played_greedily(evaluations):
+    made = evaluations(every=2)
+    for found in (result(tgc=30.0), result(mode="sampled", tgc=10.0), result(split="test", tgc=90.0)):
+        made.keep("rl:2", found)
+    assert made.solved("rl:2") == 0.3
+    assert made.solved("rl:4") is None
+
+
 def test_what_a_stopped_run_owes_is_measured_before_it_goes_on(evaluations):
     made = evaluations()
     assert made.due_before(0, 0) == Due("start", ("dev", "test"))

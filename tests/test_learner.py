@@ -125,6 +125,8 @@ def test_summary_of_an_iteration():
         "ratio/max": 3.0,
         "ce/nll": 4.0,
     }
+    moved = [{"ratio/approx_kl": 0.01}, {"ratio/approx_kl": 0.2}]
+    assert summary(moved)["ratio/approx_kl_max"] == 0.2  # one step too far is not averaged away
     assert summary([]) == {"update/steps": 0.0, "skip/empty_batch": 1.0}
 
 

@@ -46,7 +46,20 @@ def part_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
     for trajectory in trajectories:
         for name, value in trajectory.extra.get("reward_parts", {}).items():
             found.setdefault(f"reward/{name}", []).append(value)
-    return {name: float(np.mean(values)) for name, values in found.items()}
+    metrics = {name: float(np.mean(values)) for name, values in found.items()}
+    return metrics | _shares(trajectories)
+
+
+def _shares(trajectories: Sequence[Trajectory]) -> Metrics:
+    """How much of the returns is shaping (by size), and how far a judge scores above the environment's verdicts."""
+    parts = [(t.extra.get("reward_parts", {}), t.success) for t in trajectories]
+    outcome = sum(abs(p["outcome"]) for p, _ in parts if "shaping" in p)
+    shaping = sum(abs(p["shaping"]) for p, _ in parts if "shaping" in p)
+    gaps = [p["judge"] - solved for p, solved in parts if "judge" in p]
+    return {
+        **({"reward/shaping_share": shaping / (outcome + shaping)} if outcome + shaping else {}),
+        **({"reward/judge_gap": float(np.mean(gaps))} if gaps else {}),
+    }
 
 
 def credit_metrics(credited: Sequence[Credited]) -> Metrics:

@@ -13,7 +13,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -47,7 +49,8 @@ class Engine:
     slots: sessions whose KV is kept; with fewer slots than sessions, idle ones are evicted and prefilled
     again. tokens: tokens sampled per device call, the longest that a new request waits.
     decode: ids -> text, needed for stop strings only.   burst: prefill calls in a row before decoding goes
-    on.   meter: counts the seconds of ticks.
+    on.   meter: counts the seconds of ticks.   copies: share no array with the parameters that are loaded, which may
+    then be donated while requests run.
     """
 
     def __init__(
@@ -63,12 +66,13 @@ class Engine:
         burst: int = 16,
         mesh: Mesh | None = None,
         meter: Meter | None = None,
+        copies: bool = False,
     ):
         if buckets.decode[-1] > slots:
             raise ConfigError(f"decode rows {buckets.decode} exceed slots={slots}; a row needs a slot")
         self.spec, self.length = spec, buckets.lengths[-1]
         self._graphdef, self._decode = graphdef, decode
-        self._programs = Programs(spec, tokens=tokens, mesh=mesh)
+        self._programs = Programs(spec, tokens=tokens, mesh=mesh, copies=copies)
         self._worker = Worker(
             spec, self._programs, slots=slots, buckets=buckets, dtype=dtype, decode=decode, burst=burst
         )
@@ -89,6 +93,12 @@ class Engine:
         """Compile every program; returns their number. Nothing is compiled afterwards."""
         self._worker.warm_up()
         return self.compilations
+
+    @property
+    def turn(self) -> AbstractContextManager[Any]:
+        """Within it the decoder makes no device call. Programs of several threads that talk across devices must start
+        in one order everywhere."""
+        return self._worker.turn
 
     @property
     def version(self) -> int:

@@ -22,13 +22,19 @@ from jaxagent.model.params import axes_of
 from jaxagent.model.transformer import Transformer
 
 
-@functools.partial(jax.jit, static_argnames=("graphdef", "dtype", "mesh"))
+@functools.partial(jax.jit, static_argnames=("graphdef", "dtype", "mesh", "copies"))
 def hand_off(
-    graphdef: nnx.GraphDef, params: nnx.State, *, dtype: DTypeLike, mesh: Mesh | None = None
+    graphdef: nnx.GraphDef,
+    params: nnx.State,
+    *,
+    dtype: DTypeLike,
+    mesh: Mesh | None = None,
+    copies: bool = False,
 ) -> tuple[Weights, UInt32[Array, ""]]:
     """(decoder weights, checksum). Under a mesh, heads, hidden units and vocabulary are split over `tensor`;
     what
-    training splits over `fsdp` is gathered, since a decoder reads every weight for every token."""
+    training splits over `fsdp` is gathered, since a decoder reads every weight for every token. An array that needs no
+    change is handed on as it is, unless `copies` asks for one of the decoder's own."""
     model: Transformer = nnx.merge(*merge_lora(graphdef, params))
     stacked = model.stacked()
     layers = tuple(
@@ -40,6 +46,8 @@ def hand_off(
     weights = Weights(model.embed[...].astype(dtype), final_norm_D, head_VD, layers)
     if mesh is not None:
         weights = jax.lax.with_sharding_constraint(weights, weight_shardings(weights, mesh))
+    if copies:
+        weights = jax.lax.optimization_barrier(weights)
     return weights, checksum(weights)
 
 

@@ -108,8 +108,8 @@ class Programs:
     In place, row r of a decode call is slot r; otherwise rows come in any order.
     """
 
-    def __init__(self, spec: ModelSpec, *, tokens: int, mesh: Mesh | None = None):
-        self.spec, self.tokens, self.mesh = spec, tokens, mesh
+    def __init__(self, spec: ModelSpec, *, tokens: int, mesh: Mesh | None = None, copies: bool = False):
+        self.spec, self.tokens, self.mesh, self.copies = spec, tokens, mesh, copies
         self.compilations = 0
         self._compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
@@ -117,7 +117,7 @@ class Programs:
         return init_cache(self.spec, slots=slots, length=length, dtype=dtype, mesh=self.mesh)
 
     def hand_off(self, graphdef: nnx.GraphDef, params: nnx.State, dtype: DTypeLike) -> tuple[Weights, Array]:
-        return hand_off(graphdef, params, dtype=jnp.dtype(dtype), mesh=self.mesh)
+        return hand_off(graphdef, params, dtype=jnp.dtype(dtype), mesh=self.mesh, copies=self.copies)
 
     def prefill(
         self, length: int, weights: Weights, cache: Cache, arrays: tuple[np.ndarray, np.ndarray, np.ndarray]

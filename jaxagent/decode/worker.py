@@ -1,8 +1,8 @@
 """The decoder's device side: weights, cache and programs, driven one tick at a time. Synchronous.
 
 A tick takes in what callers did meanwhile, prefills what is missing, and runs one decode call for all live
-jobs. It runs in one thread at a time (a lock keeps `load` out of it). Not its job: coroutines and sessions
-(engine.py).
+jobs. It runs in one thread at a time (`turn` keeps `load`, and training, out of it). Not its job: coroutines and
+sessions (engine.py).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Worker:
         self.version, self.checksum = -1, 0
         self.counts = Counts()
         self.weights: Weights | None = None
-        self._lock = threading.Lock()
+        self.turn = threading.Lock()
         self.reset()
 
     def reset(self) -> None:
@@ -79,7 +79,7 @@ class Worker:
                 f"weights of version {version} came after version {self.version}; versions never go back, or "
                 "stale samples would pass for fresh ones"
             )
-        with self._lock:
+        with self.turn:
             self.weights = None  # the old ones go first: both need not fit
             self.weights, checksum = self.programs.hand_off(graphdef, params, self.dtype)
             self.version, self.checksum = version, int(checksum)
@@ -87,12 +87,12 @@ class Worker:
             self.scheduler.invalidate()
 
     def warm_up(self) -> None:
-        with self._lock:
+        with self.turn:
             self.programs.warm_up(self._loaded(), self.cache, self.buckets)
 
     def tick(self, events: Iterable[Event]) -> tuple[list[tuple[Job, Completion]], bool]:
         """(jobs that are complete, whether any are left)."""
-        with self._lock:
+        with self.turn:
             for event, about in events:
                 if isinstance(about, str):
                     self.scheduler.release(about)

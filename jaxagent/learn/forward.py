@@ -7,7 +7,7 @@ batch axes; the LM head runs on the scored tokens only.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,11 +35,13 @@ class Execution:
     """Where and how a step runs. mesh None: one device. tiles None: chosen by the backend.
 
     temperature: of batches that bring none of their own.
+    turn: held while programs are started, where a decoder starts its own at the same time.
     """
 
     mesh: Mesh | None = None
     temperature: float = 1.0
     tiles: Tiles | None = None
+    turn: contextlib.AbstractContextManager | None = None
 
     @property
     def row_shards(self) -> int:
@@ -57,9 +59,12 @@ class Execution:
         whole = not split or vocab % self.mesh.shape[split[0]] != 0
         return HeadShards(self.mesh, self._axes("batch"), None if whole else split[0])
 
-    def ambient(self) -> contextlib.AbstractContextManager:
+    @contextlib.contextmanager
+    def ambient(self) -> Iterator[None]:
         """Model code reads the mesh from the context."""
-        return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
+        mesh = contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
+        with self.turn or contextlib.nullcontext(), mesh:
+            yield
 
 
 def place(

@@ -124,22 +124,16 @@ def policy_recipe(options: type[PolicyOptions], stage: Callable[[Any, Materials]
         if chosen.solved_nll:
             solved = Term(cross_entropy(), token_mean, chosen.solved_nll)
             made = with_term(made, "solved", solved, lambda item: item.trajectory.success)
-        return replace(made, measure=measures(made.measure, lags))
+        return replace(made, measure=_with_lags(made.measure, chosen.max_lag))
 
     return Recipe(options, whole)
 
 
-def measures(*chosen: Measure | None) -> Measure:
-    """All of them."""
+def _with_lags(measure: Measure | None, max_lag: int | None) -> Measure:
+    def both(groups: Sequence[Group], samples: Sequence[Sample]) -> Metrics:
+        return {**(measure(groups, samples) if measure else {}), **lag_metrics(groups, max_lag)}
 
-    def measure(groups: Sequence[Group], samples: Sequence[Sample]) -> Metrics:
-        return {name: value for each in chosen if each for name, value in each(groups, samples).items()}
-
-    return measure
-
-
-def lags(groups: Sequence[Group], samples: Sequence[Sample]) -> Metrics:
-    return lag_metrics(groups)
+    return both
 
 
 def with_term(stage: Stage, name: str, term: Term, includes: Callable[[Credited], bool]) -> Stage:

@@ -16,7 +16,9 @@ from jaxagent.recipes import (
     loop,
     opd,
     reinforce,
+    rft,
     rpp,
+    sage,
     sft,
     siri,
     skill_grpo,
@@ -41,6 +43,8 @@ RECIPES: Mapping[str, Recipe] = {
     "opd": opd.RECIPE,
     "siri": siri.RECIPE,
     "skillrl": skillrl.RECIPE,
+    "rft": rft.RECIPE,
+    "sage": sage.RECIPE,
 }
 
 

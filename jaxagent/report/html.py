@@ -12,6 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from jaxagent.metrics import Record
 from jaxagent.report.result import Result, evaluation_rows, score_text, summary
 from jaxagent.report.trajectories import TrajectoryRecord
 
@@ -39,12 +40,15 @@ def write_page(
     title: str,
     pictures: Sequence[Path],
     result: Result | None,
+    alarms: Sequence[Record] = (),
     trajectories: Sequence[TrajectoryRecord] = (),
 ) -> Path:
     """Write the page; parts without data are left out."""
     parts = [f"<h1>{escape(title)}</h1>"]
     if result is not None:
         parts += [f"<p>{escape(summary(result))}</p>", "<h2>Evaluations</h2>", _evaluations(result)]
+    if alarms:
+        parts += ["<h2>Alarms</h2>", _alarms(alarms)]
     parts += [picture(path) for path in pictures]
     if trajectories:
         parts += ["<h2>Trajectories</h2>", _viewer(trajectories)]
@@ -74,6 +78,16 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     top = "".join(f"<th>{escape(name)}</th>" for name in head)
     body = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in rows)
     return f"<table><tr>{top}</tr>{body}</table>"
+
+
+def _alarms(alarms: Sequence[Record]) -> str:
+    """One row an alarm or rollback: in the order of the run, with the stage's iteration at which it was said."""
+    rows = "".join(
+        f"<tr><td>{escape(item['stage'])} {item['iteration']:.0f}</td><td>{escape(item['alarm'])}</td>"
+        f'<td style="text-align: left">{escape(item["message"])}</td></tr>'
+        for item in alarms
+    )
+    return f"<table><tr><th>iteration</th><th>alarm</th><th>what it says</th></tr>{rows}</table>"
 
 
 def _evaluations(result: Result) -> str:

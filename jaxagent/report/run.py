@@ -1,7 +1,7 @@
 """The report of a run folder: pictures, one HTML page, and the tables on the console.
 
-    run_dir/  metrics.jsonl  result.json  trajectories.jsonl  ->  run_dir/report/  curves.png  wall_time.png
-    index.html
+    run_dir/  metrics.jsonl  alarms.jsonl  result.json  trajectories.jsonl  ->  run_dir/report/  curves.png
+    wall_time.png  index.html
 
 A run that has not ended has no result.json yet; its report is made from what there is.
 """
@@ -36,9 +36,14 @@ def write_report(folder: Path, console: Console | None = None) -> Path:
         console.print(wall_table(seconds))
     if result is not None:
         console.print(final_table(result))
-    shown = read_trajectories(folder / "trajectories.jsonl")
+    alarms = read_metrics(folder / "alarms.jsonl") if (folder / "alarms.jsonl").is_file() else []
     page = write_page(
-        out / "index.html", title=folder.name, pictures=pictures, result=result, trajectories=shown
+        out / "index.html",
+        title=folder.name,
+        pictures=pictures,
+        result=result,
+        alarms=alarms,
+        trajectories=read_trajectories(folder / "trajectories.jsonl"),
     )
     console.print(f"report: {page}", soft_wrap=True)
     return page

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Protocol, cast, runtime_checkable
 
 from jaxagent.errors import ConfigError, EnvFailure, RolloutError
-from jaxagent.rollout.branch import branch_name
+from jaxagent.rollout.slots import Outcome, Slot, group_name, groups_of, slots_of
 from jaxagent.rollout.stats import rollout_metrics
 from jaxagent.stage import Plan
 from jaxagent.types import Dropped, Group, Metrics, Prompt, Task, Trajectory
@@ -23,8 +23,8 @@ from jaxagent.types import Dropped, Group, Metrics, Prompt, Task, Trajectory
 
 @runtime_checkable
 class Runner(Protocol):
-    """`functools.partial(run_episode, spec, generate=…, pool=…, …)`, or a fake of it. Plans with a branch need one
-    that takes it as the keyword `branch`."""
+    """`functools.partial(run_episode, spec, generate=…, pool=…, …)`, or a fake of it. Plans with a branch, or with
+    actions before the first message, need one that takes them as the keywords `branch` and `before`."""
 
     async def __call__(
         self,
@@ -42,10 +42,13 @@ class Quorum:
     """Stop once `fraction` of all episodes and `per_task` of each plan's are done; cut the stragglers.
 
     Cut episodes are dropped as "cancelled". Results then depend on timing, so it is off unless asked for.
+    hold: instead of cutting, stop once `fraction` is done and a group is whole; groups that are not go on playing, and
+          are given whole by the next `run_plans` (partial rollouts). It needs a `Held`.
     """
 
     fraction: float
     per_task: int = 1
+    hold: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
@@ -69,15 +72,44 @@ class RolloutRules:
             raise ConfigError(f"rollout.concurrency={self.concurrency}; at least 1 episode must be live")
 
 
-@dataclass(frozen=True)
-class _Slot:
-    """One episode to run: where it belongs in the result, and the rollout number of its random stream."""
+class Held:
+    """Groups that go on playing between two `run_plans`: their plans, episodes, and what has ended of them."""
 
-    plan: int
-    rollout: int
+    def __init__(self) -> None:
+        self.plans: list[Plan] = []
+        self.slots: list[Slot] = []
+        self.outcomes: dict[Slot, Outcome] = {}
+        self.running: dict[asyncio.Task[Outcome], Slot] = {}
 
+    def clear(self) -> None:
+        self.plans, self.slots, self.outcomes, self.running = [], [], {}, {}
 
-Outcome = Trajectory | Dropped
+    @property
+    def episodes(self) -> int:
+        return len(self.slots)
+
+    async def finish(self, stall_s: float) -> list[Group]:
+        """Play on to the end; the groups, and nothing is held any more."""
+        await _collect(self.running, self.outcomes, self.plans, RolloutRules(stall_s=stall_s), None)
+        groups = groups_of(self.plans, self.slots, self.outcomes)
+        self.clear()
+        return groups
+
+    def take(self, plans: Sequence[Plan], slots: Sequence[Slot], outcomes: dict[Slot, Outcome]) -> set[int]:
+        """Note the plans whose group is not whole; returns their numbers. Their running episodes are added by the
+        caller."""
+        missing = {group_name(plans, slot.plan) for slot in slots if slot not in outcomes}
+        kept = {index for index in range(len(plans)) if group_name(plans, index) in missing}
+        self.plans, self.slots = list(plans), [slot for slot in slots if slot.plan in kept]
+        self.outcomes = {slot: item for slot, item in outcomes.items() if slot.plan in kept}
+        return kept
+
+    async def cancel(self) -> None:
+        """Give up what is held."""
+        for job in self.running:
+            job.cancel()
+        await asyncio.gather(*self.running, return_exceptions=True)
+        self.clear()
 
 
 async def run_plans(
@@ -86,18 +118,29 @@ async def run_plans(
     *,
     rules: RolloutRules | None = None,
     progress: Callable[[int, int], None] | None = None,
+    held: Held | None = None,
 ) -> tuple[list[Group], Metrics]:
-    """Run every plan's episodes; one group a plan, or a group name. `progress(done, total)` follows each episode."""
-    rules = rules or RolloutRules()
-    slots = _slots(plans)
+    """Run every plan's episodes; one group a plan, or a group name. `progress(done, total)` follows each episode.
+
+    held: what the last call left playing. Its groups come first, whole; what this call leaves is in it afterwards.
+    """
+    rules, held = rules or RolloutRules(), held or Held()
+    slots, carried = slots_of(plans), held.episodes
     live, attempts = asyncio.Semaphore(rules.concurrency), Counter[str]()
-    running: dict[asyncio.Task[Outcome], _Slot] = {}
+    running: dict[asyncio.Task[Outcome], Slot] = {}
     for slot in slots:
         job = _with_retries(plans[slot.plan], slot.rollout, runner, rules.retries, live, attempts)
         running[asyncio.ensure_future(job)] = slot
-    outcomes: dict[_Slot, Outcome] = {}
+    outcomes: dict[Slot, Outcome] = {}
+    kept: set[int] = set()
     try:
         await _collect(running, outcomes, plans, rules, progress)
+        groups = await held.finish(rules.stall_s) if carried else []
+        for job in [job for job in running if job.done()]:  # it ended while others were waited for
+            outcomes[running.pop(job)] = job.result()
+        if running and rules.quorum is not None and rules.quorum.hold:
+            kept = held.take(plans, slots, outcomes)
+            held.running, running = running, {}
     finally:
         for job in running:
             job.cancel()
@@ -108,20 +151,21 @@ async def run_plans(
             outcomes[slot] = Dropped(task_id, slot.rollout, "cancelled", "cut by the quorum")
         else:  # it ended between the quorum and the cut
             outcomes[slot] = job.result()
-    groups = _groups(plans, slots, outcomes)
+    groups += groups_of(plans, [slot for slot in slots if slot.plan not in kept], outcomes)
     _expect_survivors(groups)
-    return groups, rollout_metrics(groups, submitted=len(slots), retries=attempts["retries"])
+    counts = {"submitted": len(slots), "retries": attempts["retries"]}
+    return groups, rollout_metrics(groups, **counts, held_in=carried, held_out=held.episodes)
 
 
 async def _collect(
-    running: dict[asyncio.Task[Outcome], _Slot],
-    outcomes: dict[_Slot, Outcome],
+    running: dict[asyncio.Task[Outcome], Slot],
+    outcomes: dict[Slot, Outcome],
     plans: Sequence[Plan],
     rules: RolloutRules,
     progress: Callable[[int, int], None] | None,
 ) -> None:
     """Move ended jobs from `running` to `outcomes` until all are done or the quorum is met."""
-    total = len(running)
+    total = len(running) + len(outcomes)
     while running and not _quorum_met(rules.quorum, outcomes, plans):
         ended, _ = await asyncio.wait(
             running, timeout=rules.stall_s or None, return_when=asyncio.FIRST_COMPLETED
@@ -144,9 +188,13 @@ async def _with_retries(
     An eviction is not its own failure and costs no retry; the failing episode's retries bound how many there are.
     """
     task_id, failures = plan.task.task_id, 0
-    run = cast("Callable[..., Awaitable[Trajectory]]", runner)  # only those of branched plans take `branch`
+    run = cast(
+        "Callable[..., Awaitable[Trajectory]]", runner
+    )  # `branch` and `before` are for those who take them
     if plan.branch is not None:
         run = partial(run, branch=plan.branch)
+    if plan.before is not None:
+        run = partial(run, before=plan.before)
     async with live:
         while True:
             try:
@@ -162,24 +210,15 @@ async def _with_retries(
             return trajectory
 
 
-def _slots(plans: Sequence[Plan]) -> list[_Slot]:
-    """A task, or a place, that is planned twice under one label goes on counting: no stream is used twice."""
-    used: Counter[tuple[str, str]] = Counter()
-    slots: list[_Slot] = []
-    for index, plan in enumerate(plans):
-        if plan.n < 1:
-            raise ConfigError(
-                f"the plan of task {plan.task.task_id!r} asks for {plan.n} rollouts; at least 1"
-            )
-        name = (branch_name(plan.branch) if plan.branch else plan.task.task_id, plan.label)
-        slots += [_Slot(index, used[name] + offset) for offset in range(plan.n)]
-        used[name] += plan.n
-    return slots
-
-
-def _quorum_met(quorum: Quorum | None, outcomes: dict[_Slot, Outcome], plans: Sequence[Plan]) -> bool:
+def _quorum_met(quorum: Quorum | None, outcomes: dict[Slot, Outcome], plans: Sequence[Plan]) -> bool:
     if quorum is None:
         return False
+    if quorum.hold:
+        done, size = Counter(group_name(plans, slot.plan) for slot in outcomes), Counter[object]()
+        for index, plan in enumerate(plans):
+            size[group_name(plans, index)] += plan.n
+        whole = any(done[name] == size[name] for name in size)
+        return whole and len(outcomes) >= quorum.fraction * sum(plan.n for plan in plans)
     kept: Counter[int] = Counter()
     lost: Counter[int] = Counter()
     for slot, outcome in outcomes.items():
@@ -197,24 +236,3 @@ def _expect_survivors(groups: Sequence[Group]) -> None:
         reasons = dict(Counter(item.reason for item in dropped))
         first = dropped[0].message or "no message"
         raise RolloutError(f"not one of {len(dropped)} episodes survived: {reasons}. The first one: {first}")
-
-
-def _groups(plans: Sequence[Plan], slots: Sequence[_Slot], outcomes: dict[_Slot, Outcome]) -> list[Group]:
-    """A group a plan; plans of one task under one group name share theirs, which stands where the first did."""
-    by_plan: list[list[Outcome]] = [[] for _ in plans]
-    for slot in slots:
-        by_plan[slot.plan].append(outcomes[slot])
-    shared: dict[tuple[str, str | int], list[int]] = {}
-    for index, plan in enumerate(plans):
-        shared.setdefault((plan.task.task_id, plan.group or index), []).append(index)
-    return [_group(plans[members[0]], [by_plan[index] for index in members]) for members in shared.values()]
-
-
-def _group(plan: Plan, outcomes: Sequence[Sequence[Outcome]]) -> Group:
-    items = [item for of_plan in outcomes for item in of_plan]
-    return Group(
-        task=plan.task,
-        trajectories=tuple(item for item in items if isinstance(item, Trajectory)),
-        dropped=tuple(item for item in items if isinstance(item, Dropped)),
-        position=plan.position,
-    )

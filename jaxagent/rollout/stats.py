@@ -9,8 +9,13 @@ from jaxagent.errors import RolloutError
 from jaxagent.types import ExecStatus, Group, Metrics, Status, Stop
 
 
-def rollout_metrics(groups: Sequence[Group], *, submitted: int, retries: int) -> Metrics:
+def rollout_metrics(
+    groups: Sequence[Group], *, submitted: int, retries: int, held_in: int = 0, held_out: int = 0
+) -> Metrics:
     """Counts (sum to `submitted`, else RolloutError), lengths, failure rates and seconds. Names: rollout/…
+
+    held_in, held_out: episodes of groups that play on from one iteration into the next:
+                submitted + held_in = kept + dropped + held_out.
 
     truncated:  fraction of messages cut by their token limit. 1.0 means that no action can ever be complete.
     exec_fail:  fraction of executed actions that failed or held nothing to execute.
@@ -18,8 +23,11 @@ def rollout_metrics(groups: Sequence[Group], *, submitted: int, retries: int) ->
     """
     kept = [trajectory for group in groups for trajectory in group.trajectories]
     reasons = Counter(dropped.reason for group in groups for dropped in group.dropped)
-    if submitted != len(kept) + reasons.total():
-        raise RolloutError(f"{submitted} episodes submitted, {len(kept)} kept, {dict(reasons)} dropped")
+    if submitted + held_in != len(kept) + reasons.total() + held_out:
+        raise RolloutError(
+            f"{submitted} episodes submitted, {held_in} held before, {len(kept)} kept, {dict(reasons)} dropped, "
+            f"{held_out} held"
+        )
     steps = [step for trajectory in kept for step in trajectory.steps]
     executed = [step for step in steps if step.exec_status is not ExecStatus.NONE]
     sampled = sum(len(step.ids_T) for step in steps)
@@ -42,6 +50,8 @@ def rollout_metrics(groups: Sequence[Group], *, submitted: int, retries: int) ->
     for status in (Status.DONE, Status.STEP_LIMIT, Status.LENGTH):
         share = _ratio(sum(trajectory.status is status for trajectory in kept), len(kept))
         metrics[f"status/{status.value}"] = share
+    if held_in or held_out:
+        metrics |= {"held_in": held_in, "held_out": held_out}
     metrics |= {f"dropped/{reason}": count for reason, count in sorted(reasons.items())}
     return {f"rollout/{name}": float(value) for name, value in metrics.items()}
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -38,3 +40,22 @@ def test_nothing_to_measure_is_no_crash():
     assert credit_metrics([]) == {"adv/trajectories": 0.0}
     empty = Credited(make_trajectory(steps=[]), np.zeros(0, np.float32))
     assert credit_metrics([empty]) == {"adv/trajectories": 1.0}
+
+
+def with_parts(success, **parts):
+    return replace(make_trajectory(0.5, success=success), extra={"reward_parts": parts})
+
+
+def test_the_share_of_shaping_is_by_size():
+    """Outcomes 1 and 0, terms +.2 and -.3: .5 of 1.5 in all, though they nearly cancel."""
+    group = Group(
+        make_task(),
+        (with_parts(True, outcome=1.0, shaping=0.2), with_parts(False, outcome=0.0, shaping=-0.3)),
+    )
+    assert group_metrics([group])["reward/shaping_share"] == pytest.approx(0.5 / 1.5)
+    assert "reward/shaping_share" not in group_metrics([make_group([1.0, 0.0])])
+
+
+def test_a_judge_is_compared_with_the_verdict():
+    group = Group(make_task(), (with_parts(True, judge=0.9), with_parts(False, judge=0.7)))
+    assert group_metrics([group])["reward/judge_gap"] == pytest.approx((0.9 - 1 + 0.7) / 2)

@@ -305,3 +305,16 @@ def test_weights_may_change_while_a_request_is_in_flight(model, make_engine):
     completion = asyncio.run(scenario())
     assert len(completion.ids_T) == 40
     assert completion.version == 0
+
+
+def test_nothing_is_decoded_during_anothers_turn(make_engine):
+    engine = make_engine()
+
+    async def scenario():
+        with engine.turn:
+            task = asyncio.create_task(engine(request("s", prompt(8), max_tokens=4)))
+            await asyncio.sleep(0.05)
+            assert engine.counts.sampled == 0
+        return await task
+
+    assert len(asyncio.run(scenario()).ids_T) == 4

@@ -51,3 +51,15 @@ def test_two_by_two_devices_decode_as_one_does(model, make_engine):
     for one, other in zip(found, expected):
         assert one.ids_T.tolist() == other.ids_T.tolist()
         np.testing.assert_allclose(one.logprob_T, other.logprob_T, atol=2e-5)
+
+
+def test_a_decoder_of_its_own_weights_outlives_the_parameters(model, make_engine):
+    """An update donates its parameters while requests run: without copies the embedding would go with them."""
+    params = jax.tree.map(jnp.array, model[1])
+    engine = make_engine(copies=True)
+    engine.load(params, 1)
+    before = run(engine, request("a", prompt(8)))[0]
+    for leaf in jax.tree.leaves(params):
+        leaf.delete()
+    after = run(engine, request("b", prompt(8)))[0]
+    np.testing.assert_array_equal(before.ids_T, after.ids_T)

@@ -188,6 +188,22 @@ def test_both_ends_of_the_advantages_are_picked_first():
     assert pick([], 2) == []
 
 
+def test_the_page_lists_alarms_with_their_words(tmp_path):
+    lines = [json.dumps(record) + "\n" for record in record_of_a_run()]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    alarm = {
+        "step": 9,
+        "stage": "loop",
+        "iteration": 6,
+        "alarm": "kl",
+        "message": "KL > 0.1, since iteration 6",
+    }
+    (tmp_path / "alarms.jsonl").write_text(json.dumps(alarm) + "\n")
+    page = write_report(tmp_path, Console(file=io.StringIO())).read_text()
+    assert "<td>loop 6</td><td>kl</td>" in page
+    assert "KL &gt; 0.1, since iteration 6" in page
+
+
 def test_the_report_of_a_run_folder(tmp_path):
     folder = tmp_path / "run <1>"
     folder.mkdir()

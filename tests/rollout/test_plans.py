@@ -11,7 +11,7 @@ from jaxagent.config import RolloutConfig
 from jaxagent.envs.inline_pool import InlinePool
 from jaxagent.envs.pool import Deadlines, EnvPool
 from jaxagent.errors import ConfigError, EnvFailure, RolloutError
-from jaxagent.rollout.plans import Quorum, RolloutRules, run_plans
+from jaxagent.rollout.plans import Held, Quorum, RolloutRules, run_plans
 from jaxagent.rollouts import rules_of
 from jaxagent.stage import Plan
 from jaxagent.types import Prompt, Status, Task, Trajectory
@@ -152,6 +152,78 @@ def test_quorum_cuts_stragglers_and_counts_them():
     assert [len(group.trajectories) for group in groups] == [3, 3]
     assert [dropped.reason for group in groups for dropped in group.dropped] == ["cancelled"] * 2
     assert metrics["rollout/submitted"] == 8 == metrics["rollout/kept"] + metrics["rollout/dropped/cancelled"]
+
+
+def held_rounds(*rounds, times, hold=(True, True, False), fraction=0.7):
+    """Rounds of plans one after another, stragglers of one going on into the next; the groups and counts of each."""
+
+    async def run():
+        held, out = Held(), []
+        for plans, holds, slow in zip(rounds, hold, times):
+            quorum = Quorum(fraction=fraction, hold=True) if holds else None
+            found = await run_plans(plans, sleeper(slow), rules=RolloutRules(quorum=quorum), held=held)
+            out.append((*found, held.episodes))
+        return out
+
+    return asyncio.run(run())
+
+
+def kept_of(groups):
+    return [(group.task.task_id, len(group.trajectories)) for group in groups]
+
+
+def test_groups_with_stragglers_go_on_into_the_next_round_and_come_whole():
+    """One of three groups is not whole when 70 % have ended: all its episodes are held, the ended ones too."""
+    first = [Plan(echo_task("a"), 2), Plan(echo_task("b"), 5), Plan(echo_task("c"), 2)]
+    second = [Plan(echo_task("d"), 4)]
+    one, two = held_rounds(first, second, times=({4: 0.3}, {}), hold=(True, False))
+    assert kept_of(one[0]) == [("a", 2), ("c", 2)]
+    assert kept_of(two[0]) == [("b", 5), ("d", 4)]
+    assert [item.rollout for item in two[0][0].trajectories] == [0, 1, 2, 3, 4]
+    assert (one[1]["rollout/held_out"], two[1]["rollout/held_in"], two[1]["rollout/held_out"]) == (5, 5, 0)
+    assert two[2] == 0
+
+
+def test_counts_add_up_over_rounds_that_hold():
+    rounds = [[Plan(echo_task(f"{name}{i}"), n) for i, n in enumerate((3, 4))] for name in "xyz"]
+    found = held_rounds(*rounds, times=({3: 0.2}, {3: 1.0}, {3: 0.05}), fraction=0.8)
+    total = {
+        name: sum(m.get(f"rollout/{name}", 0) for _, m, _ in found)
+        for name in ("submitted", "kept", "dropped")
+    }
+    assert total == {"submitted": 21, "kept": 21, "dropped": 0}
+    assert [held for _, _, held in found] == [4, 4, 0]
+
+
+def test_a_shared_group_is_held_as_a_whole():
+    plans = [Plan(echo_task("a"), 3, group="g"), Plan(echo_task("a"), 2, label="x", group="g")]
+    rounds = ([*plans, Plan(echo_task("b"), 1)], [Plan(echo_task("c"), 1)])
+    one, two = held_rounds(*rounds, times=({2: 0.3}, {}), hold=(True, False))
+    assert (kept_of(one[0]), one[2]) == ([("b", 1)], 5)
+    assert kept_of(two[0]) == [("a", 5), ("c", 1)]
+
+
+def test_what_is_held_can_be_given_up():
+    cancelled = []
+
+    async def run():
+        async def slow(task: Task, /, *, rollout: int, prompt, label: str) -> Trajectory:
+            try:
+                await asyncio.sleep(60 if rollout else 0)
+            except asyncio.CancelledError:
+                cancelled.append(rollout)
+                raise
+            return Trajectory(f"{task.task_id}:{rollout}", task, rollout, Status.DONE, Prompt(()), (), ())
+
+        held = Held()
+        plans = [Plan(echo_task("a"), 1), Plan(echo_task("b"), 2)]
+        rules = RolloutRules(quorum=Quorum(fraction=0.5, hold=True))
+        await run_plans(plans, slow, rules=rules, held=held)
+        await held.cancel()
+        assert held.episodes == 0
+
+    asyncio.run(run())
+    assert cancelled == [1]
 
 
 def test_a_run_file_sets_the_quorum():
