@@ -268,11 +268,11 @@ class Stage:
         return replace(self.sampling, temperature=self.temperature(iteration))
 
     def close(self) -> None:
-        """End what the source and the reward hold: threads, connections."""
-        self.source.close()
-        close_reward = getattr(self.reward, "close", None)
-        if close_reward is not None:
-            close_reward()
+        """End what the source, the reward and the credit hold: threads, connections."""
+        for held in (self.source, self.reward, self.credit):
+            close = getattr(held, "close", None)
+            if close is not None:
+                close()
 
     @property
     def rolls_out(self) -> bool:

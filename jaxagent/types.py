@@ -302,11 +302,13 @@ class Credited:
 
     advantage_T: one array a segment where credit is finer than a step (GAE over tokens); it then rules, and advantage_K
                  is its mean over each step's tokens.
+    measured:    what the credit function has measured, by the metric's name; logged as the mean over trajectories.
     """
 
     trajectory: Trajectory
     advantage_K: Float[np.ndarray, "K"]
     advantage_T: tuple[Float[np.ndarray, "_"], ...] = ()
+    measured: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -280,7 +280,7 @@ def test_a_moving_reference_is_what_the_next_iteration_is_held_to(plain):
     for keep, share in ((0.5, 0.5), (1.0, 0.0)):
         learner = make_learner(plain, cases.params(), terms=cases.pg())
         learner.stage = replace(learner.stage, reference_ema=keep)
-        run = SimpleNamespace(_reference=cases.params(), _load_engine=lambda params: None)
+        run = SimpleNamespace(_reference=cases.params(), _average=None, _load_engine=lambda params: None)
         run._frozen = lambda stage, run=run: {"reference": run._reference}
         learner.model = replace(learner.model, frozen=run._frozen(learner.stage))
         start = cases.flat(cases.params())

@@ -21,6 +21,7 @@ from jaxagent.credit.filters import METRICS, varies, zero_std
 from jaxagent.data.refill import Refill
 from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials
+from jaxagent.recipes.credit import refuse_dropped_groups
 from jaxagent.recipes.group import AggregateName, GroupOptions, group_credit, group_stage
 from jaxagent.recipes.policy import drawn, policy_recipe
 from jaxagent.stage import Stage
@@ -45,7 +46,9 @@ class DapoOptions(GroupOptions):
     on_exhausted: Literal["partial", "error"] = "partial"
 
     @model_validator(mode="after")
-    def _knows_the_return(self) -> DapoOptions:
+    def _dynamic_fits(self) -> DapoOptions:
+        if self.dynamic:
+            refuse_dropped_groups(self, "dynamic sampling")
         if self.dynamic and self.informative == "reward" and self.kl_in == "reward":
             raise ValueError(
                 "informative=reward asks for returns while rollouts are still collected, kl_in=reward takes the KL off "

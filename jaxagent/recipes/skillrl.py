@@ -37,7 +37,7 @@ class SkillrlOptions(GrpoOptions):
 
     iterations: int = Field(150, ge=1)
     reward: OutcomeName | RewardOptions = REWARD
-    kl_in: Literal["none", "loss", "reward"] = "loss"
+    kl_in: Literal["none", "loss", "reward", "advantage"] = "loss"
     kl_coef: float = Field(0.01, ge=0)
     bank: str = ""
     writer: Literal["script"] | WriterOptions = "script"

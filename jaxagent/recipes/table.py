@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from jaxagent.errors import ConfigError
 from jaxagent.recipes import (
+    agentevolver,
     cispo,
     dapo,
     gigpo,
@@ -24,6 +25,7 @@ from jaxagent.recipes import (
     skill_grpo,
     skill_sd,
     skillrl,
+    step_returns,
 )
 from jaxagent.recipes.base import Recipe
 
@@ -38,6 +40,8 @@ RECIPES: Mapping[str, Recipe] = {
     "loop": loop.RECIPE,
     "gvpo": gvpo.RECIPE,
     "gigpo": gigpo.RECIPE,
+    "step_returns": step_returns.RECIPE,
+    "agentevolver": agentevolver.RECIPE,
     "skill_sd": skill_sd.RECIPE,
     "skill_grpo": skill_grpo.RECIPE,
     "opd": opd.RECIPE,
