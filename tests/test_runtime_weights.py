@@ -67,7 +67,7 @@ def test_without_other_weights_nothing_is_loaded():
 
 def test_other_weights_do_not_sample_beside_the_policys():
     assert len(roll_out(PLANS[1:2], max_lag=1)[1]) == 1
-    with pytest.raises(ConfigError, match="set rollout.max_lag to 0"):
+    with pytest.raises(ConfigError, match="samples from other weights"):
         roll_out(PLANS, max_lag=1)
 
 
