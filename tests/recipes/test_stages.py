@@ -134,6 +134,8 @@ def test_opd_learns_nothing_before_the_first_skill():
         ({"teacher": "ema", "context": "none"}, "teaches nothing"),
         ({"teacher": "checkpoint"}, "a folder goes with"),
         ({"checkpoint": "somewhere"}, "a folder goes with"),
+        ({"entropy_coef": 0.1}, "there is none here"),
+        ({"solved_nll": 0.1}, "there is none here"),
         ({"estimator": "k1"}, "estimator"),
         ({"summariser": "endpoint"}, "summariser"),
         ({"summariser": {"model": "m"}}, "base_url"),
@@ -431,6 +433,8 @@ def test_every_policy_recipe_can_hold_its_entropy_up(recipe):
         ("reinforce", {"baseline": "leave_none_out", "gamma": 0.9}, "keep gamma: 1"),
         ("reinforce", {"rewards": "environment", "kl_in": "reward"}, "does not read"),
         ("dapo", {"informative": "reward", "kl_in": "reward"}, "informative=reward"),
+        ("skill_sd", {"sampling": "teacher", "replay": {}}, "stored rollouts do not say"),
+        ("skill_sd", {"sampling": "teacher", "rollouts_from": "runs/a"}, "stored rollouts do not say"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(recipe, options, message):
