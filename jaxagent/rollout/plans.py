@@ -210,7 +210,8 @@ def _quorum_met(quorum: Quorum | None, outcomes: dict[Slot, Outcome], plans: Seq
     if quorum is None:
         return False
     if quorum.hold:
-        done, size = Counter(group_name(plans, slot.plan) for slot in outcomes), Counter[object]()
+        done = Counter(group_name(plans, slot.plan) for slot in outcomes)
+        size = Counter[tuple[str, str | int]]()
         for index, plan in enumerate(plans):
             size[group_name(plans, index)] += plan.n
         whole = any(done[name] == size[name] for name in size)
