@@ -6,7 +6,7 @@ In: groups with a "behaviour" stream (sampler) and an "old" stream (trainer). Ra
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,6 +23,14 @@ class Tolerance:
 
 
 TOLERANCES = {"float32": Tolerance(1e-4, 5e-3), "bfloat16": Tolerance(0.05, 1.5)}
+
+
+def own(groups: Sequence[Group]) -> list[Group]:
+    """The groups without what other weights than the policy's have sampled: nothing has to agree there."""
+    return [
+        replace(group, trajectories=tuple(t for t in group.trajectories if "weights" not in t.extra))
+        for group in groups
+    ]
 
 
 def segments_of(groups: Sequence[Group]) -> list[Segment]:

@@ -151,6 +151,13 @@ class MeshConfig(Record):
         return self
 
 
+class TemperatureConfig(Record):
+    """Training rollouts go from rollout.temperature to `end`, linearly over so many iterations of a stage."""
+
+    end: float = Field(ge=0.7, le=1.2)
+    iterations: int = Field(ge=1)
+
+
 class RolloutConfig(Record):
     """Limits of an episode and size of the decoder. `context` and `max_tokens` are in tokens.
 
@@ -173,6 +180,7 @@ class RolloutConfig(Record):
     prefill_rows: int = Field(default=8, ge=1)
     tokens_per_call: int = Field(default=16, ge=1)
     temperature: float = Field(default=1.0, ge=0, le=10_000)
+    temperature_schedule: TemperatureConfig | None = None
     top_k: int = Field(default=0, ge=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
     max_observation_chars: int = Field(default=16_000, ge=16)
@@ -209,6 +217,10 @@ class RolloutConfig(Record):
             )
         if 0 < self.temperature < 1e-3:
             raise ValueError(f"temperature={self.temperature} is neither greedy (0) nor at least 0.001")
+        if self.temperature_schedule is not None and not 0.7 <= self.temperature <= 1.2:
+            raise ValueError(
+                f"temperature={self.temperature} with a temperature_schedule: a schedule stays within 0.7 and 1.2"
+            )
         return self
 
 

@@ -6,7 +6,7 @@ hand-off and checkpoints are not its job.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,10 +20,11 @@ from jaxagent.errors import ConfigError
 from jaxagent.learn.forward import Execution
 from jaxagent.learn.optim import OptimizerSpec, make_optimizer
 from jaxagent.learn.state import Partition, TrainState, init_state
-from jaxagent.learn.step import make_score, make_update
+from jaxagent.learn.step import HostScores, make_score, make_update
 from jaxagent.learn.terms import cross_entropy
+from jaxagent.scoring import TokenScores
 from jaxagent.stage import Stage, Term, Update
-from jaxagent.types import Group, Metrics, Sample, Segment
+from jaxagent.types import Batch, Group, Metrics, Sample, Segment
 
 SCORED = "score"
 PEAKS = ("ratio/approx_kl",)  # of one minibatch: a mean over an iteration hides its worst step
@@ -38,16 +39,27 @@ SUMMED = (
 
 
 @dataclass(frozen=True)
+class Network:
+    """Another network of the same tokens."""
+
+    graphdef: nnx.GraphDef
+    params: Any
+
+
+@dataclass(frozen=True)
 class Model:
     """Parameters' structure, which of them are trained, and how programs run.
 
-    frozen: parameters that nobody trains, by name ("reference": those of the stage's start).
+    frozen: parameters that no gradient reaches, by name ("reference": those of the stage's start; "ema": the policy's
+            moving average).
+    teacher: weights "checkpoint".
     """
 
     graphdef: nnx.GraphDef
     partition: Partition
     execution: Execution
     frozen: Mapping[str, Any]
+    teacher: Network | None = None
 
 
 class Learner:
@@ -69,6 +81,8 @@ class Learner:
             outlier_sigma=stage.update.outlier_sigma,
         )
         self._score = make_score(model.graphdef, model.execution)
+        self._score_teacher = make_score(model.teacher.graphdef, model.execution) if model.teacher else None
+        self._temperature: np.float32 | None = None
 
     @property
     def params(self) -> Any:
@@ -105,10 +119,22 @@ class Learner:
 
     def score_segments(self, segments: Sequence[Segment], *, weights: str = "current") -> list[np.ndarray]:
         """Log-prob of every sampled token, [T] float32 a segment, 0 elsewhere. Order is kept."""
+        return [scores.logprob_T for scores in self.token_scores(segments, weights=weights)]
+
+    def token_scores(self, segments: Sequence[Segment], *, weights: str = "current") -> list[TokenScores]:
+        """Log-prob and entropy at every sampled token. Order is kept."""
         samples = [_to_score(index, segment) for index, segment in enumerate(segments)]
         packed = self._pack(samples, {SCORED: Term(cross_entropy(), token_mean)})
-        params = self._weights(weights)
-        return unpack(packed, [self._score(params, part.batch).logprob_BS for part in packed])
+        score, params = self._scorer(weights)
+        scores = [score(params, part.batch) for part in packed]
+        logprobs = unpack(packed, [part.logprob_BS for part in scores])
+        entropies = unpack(packed, [part.entropy_BS for part in scores])
+        return [TokenScores(*pair) for pair in zip(logprobs, entropies, strict=True)]
+
+    def at(self, iteration: int) -> None:
+        """From now on log-probs are those of the distribution that this iteration samples from."""
+        if self.stage.temperature is not None:
+            self._temperature = np.float32(self.stage.temperature(iteration))
 
     def update(self, samples: Sequence[Sample], *, seed: Sequence[int]) -> Metrics:
         """All epochs and minibatches of one iteration. `seed` fixes the order of trajectories."""
@@ -132,9 +158,19 @@ class Learner:
         """Rows are split over devices: their number is rounded up to a multiple, which changes no result."""
         shape, shards = self.shape, self.model.execution.row_shards
         rows = -(-shape.rows // shards) * shards
-        return pack(samples, terms, rows=rows, length=shape.length, scored=shape.slots)
+        packed = pack(samples, terms, rows=rows, length=shape.length, scored=shape.slots)
+        if self._temperature is None:
+            return packed
+        return [replace(part, batch=replace(part.batch, temperature=self._temperature)) for part in packed]
 
-    def _weights(self, name: str) -> Any:
+    def _scorer(self, name: str) -> tuple[Callable[[Any, Batch], HostScores], Any]:
+        """(scoring pass, parameters) of named weights."""
+        if name == "checkpoint" and self.model.teacher is not None and self._score_teacher is not None:
+            return self._score_teacher, self.model.teacher.params
+        return self._score, self.weights(name)
+
+    def weights(self, name: str) -> Any:
+        """The policy's parameters ("current"), or others of the same shapes that the stage keeps."""
         if name == "current":
             return self.state.params
         if name not in self.model.frozen:

@@ -17,8 +17,9 @@ from jaxagent.decode.scheduler import Buckets
 from jaxagent.errors import ConfigError
 from jaxagent.learn.forward import Execution
 from jaxagent.learn.state import Partition, train_all, train_last_layers, train_only
+from jaxagent.learner import Network
 from jaxagent.mesh.mesh import MeshSpec, make_mesh
-from jaxagent.model.hf import load_hf
+from jaxagent.model.hf import load_hf, read_spec
 from jaxagent.model.lora import add_lora
 from jaxagent.model.params import place
 from jaxagent.model.transformer import abstract, create
@@ -59,6 +60,19 @@ def build_policy(prepared: Prepared) -> Policy:
         graphdef, params = add_lora(graphdef, params, prepared.lora, seed=config.seed)
         params = params if mesh is None else place(params, mesh)
     return Policy(graphdef, params, _partition(prepared), Execution(mesh=mesh))
+
+
+def load_network(source: str, prepared: Prepared, mesh: Mesh | None) -> Network:
+    """Another network of the same tokens, from its folder or hf:// name, on the mesh of the policy."""
+    config, spec = prepared.config.model, read_spec(source)
+    if spec.vocab < prepared.model.vocab:
+        raise ConfigError(
+            f"{source} knows {spec.vocab} token ids, the policy may sample {prepared.model.vocab}: it cannot score the "
+            "others; choose a network with at least as many"
+        )
+    _, params = load_hf(source, spec=spec, mesh=mesh)
+    graphdef, _ = abstract(spec, dtype=jnp.dtype(config.dtype), remat="none")
+    return Network(graphdef, params)
 
 
 def exact_float32(dtype: str, platform: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +25,7 @@ from jaxagent.rollout.plans import Held, Quorum, RolloutRules, Runner, run_plans
 from jaxagent.rollout.stats import rollout_metrics
 from jaxagent.rollout.talk import Agent, run_talk
 from jaxagent.stage import FollowUp, Plan
-from jaxagent.types import Generate, Group, Metrics, Sampling, Task
+from jaxagent.types import Completion, Generate, GenerateRequest, Group, Metrics, Sampling, Task
 
 T = TypeVar("T")
 Players = Callable[[EnvPool, Sampling, EpisodeLimits, int], Runner]
@@ -50,6 +50,18 @@ def joined(first: Collected, second: Collected) -> Collected:
         for name in ("submitted", "retries")
     }
     return Collected(groups, rollout_metrics(groups, **counts))
+
+
+def marked(collected: Collected, weights: str) -> Collected:
+    """Trajectories that other weights than the policy's have sampled say so in `extra["weights"]`."""
+    groups = tuple(
+        replace(
+            group,
+            trajectories=tuple(replace(t, extra={**t.extra, "weights": weights}) for t in group.trajectories),
+        )
+        for group in collected.groups
+    )
+    return replace(collected, groups=groups)
 
 
 def renewed(collected: Collected, groups: Sequence[Group], more: Metrics) -> Collected:
@@ -137,6 +149,10 @@ class Rollouts:
         work = asyncio.run_coroutine_threadsafe(_collected(plans, runner, rules), self._loop)
         return await asyncio.wrap_future(work)
 
+    def reachable(self, generate: Generate) -> Generate:
+        """The same policy for callers on other event loops, asked on the loop of the episodes."""
+        return _Reachable(generate, self._loop)
+
     def cancel(self) -> None:
         """End what other threads wait for."""
         for future in list(self._live):
@@ -161,6 +177,25 @@ class Rollouts:
             raise
         finally:
             self._live.discard(future)
+
+
+class _Reachable:
+    """A `Generate` whose requests run on a loop that is not the caller's."""
+
+    def __init__(self, generate: Generate, loop: asyncio.AbstractEventLoop):
+        self._generate, self._loop = generate, loop
+
+    async def __call__(self, request: GenerateRequest) -> Completion:
+        return await self._there(self._generate(request))
+
+    async def release(self, session: str) -> None:
+        await self._there(self._generate.release(session))
+
+    async def _there(self, work: Awaitable[T]) -> T:
+        async def run() -> T:
+            return await work
+
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(run(), self._loop))
 
 
 async def _collected(

@@ -13,13 +13,14 @@ import contextlib
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from jaxagent.chat.tokenizer import HUB_PREFIX
 from jaxagent.clock import Clock
-from jaxagent.config import MeshConfig, RunConfig, read_run, write_run
+from jaxagent.config import MeshConfig, RolloutConfig, RunConfig, read_run, write_run
 from jaxagent.errors import ConfigError, DataError
 from jaxagent.folder_lock import LOCK, locked
 from jaxagent.preemption import EXIT_PREEMPTED, Preemption
@@ -27,6 +28,7 @@ from jaxagent.prepare import TRAINED, Prepared, prepare
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.stored import with_stored
 from jaxagent.rollout.demonstrate import play, tokens
+from jaxagent.rollout.temperature import linear
 from jaxagent.stage import Stage
 from jaxagent.types import Group, Task
 
@@ -121,7 +123,15 @@ def build_stages(prepared: Prepared) -> list[Stage]:
         stages.append(with_stored(entry.recipe.stage(entry.options, materials), entry.options, materials))
     for stage in stages:
         _check_schedule(stage)
-    return stages
+    return [_heated(stage, config.rollout) for stage in stages]
+
+
+def _heated(stage: Stage, rollout: RolloutConfig) -> Stage:
+    """The stage with the run's temperature schedule, if it rolls out and there is one."""
+    schedule = rollout.temperature_schedule
+    if schedule is None or not stage.rolls_out:
+        return stage
+    return replace(stage, temperature=linear(rollout.temperature, schedule.end, schedule.iterations))
 
 
 def _check_schedule(stage: Stage) -> None:

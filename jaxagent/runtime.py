@@ -7,12 +7,13 @@ iteration to the next.
 from __future__ import annotations
 
 import asyncio
+import json
 import resource
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,11 @@ from jaxagent.clock import COMPILATION, DECODE, ENVIRONMENTS, PYTHON, Clock, Met
 from jaxagent.compilations import Compilations
 from jaxagent.console import RunConsole
 from jaxagent.data.rollout_store import FILE, RolloutWriter
-from jaxagent.errors import DivergenceError, ParityError
-from jaxagent.eval.runner import EvalResult, evaluate
-from jaxagent.evaluations import START, Due, Evaluations, measuring
+from jaxagent.errors import ConfigError, DivergenceError, ParityError
+from jaxagent.eval.runner import EvalResult, Rollout, evaluate
+from jaxagent.evaluations import START, Due, Evaluations, measuring, opened
 from jaxagent.learn.state import averaged
-from jaxagent.learner import Learner, Model, temperature
+from jaxagent.learner import Learner, Model, Network, temperature
 from jaxagent.metrics import (
     JsonlWriter,
     MetricSink,
@@ -40,14 +41,14 @@ from jaxagent.metrics import (
     read_metrics,
 )
 from jaxagent.monitors.monitor import Alarm, Monitor
-from jaxagent.policy import build_engine, build_policy
+from jaxagent.policy import build_engine, build_policy, load_network
 from jaxagent.preemption import Preemption
 from jaxagent.prepare import Prepared
 from jaxagent.provenance import commit
 from jaxagent.report.trajectories import append_trajectories, pick, trajectory_record
 from jaxagent.rollbacks import Rollback, as_json, changed, checkpoints_kept, last_good, read_rollbacks
 from jaxagent.rollout.staleness import fresh, lag_metrics
-from jaxagent.rollouts import Collected, collected_with, open_rollouts, renewed
+from jaxagent.rollouts import Collected, collected_with, joined, marked, open_rollouts, renewed
 from jaxagent.stage import Plan, Stage
 from jaxagent.types import Credited, Group, Metrics, Sampling
 
@@ -97,6 +98,7 @@ class Runtime:
         self._params: Any = self.policy.params
         self._version = 0
         self._reference: Any = None
+        self._average: Any = None
         self.engine = build_engine(prepared, self.policy, meter)
         self.parity_tolerance = TOLERANCES[config.model.dtype]
         self._unchecked = True
@@ -143,7 +145,7 @@ class Runtime:
         self.clock.lap("build")
         self.clock.take(START)
         if (due := self.evaluations.due_before(place.stage, place.iteration)) is not None:
-            self.measure(due, self._params)
+            self.measure(due, self._params, stages[place.stage - 1] if place.stage else None)
         if host is None and self.config.alarms.on_collapse == "rollback":
             self._save(stages, place)  # a collapse in the first iterations must have something to go back to
         return place
@@ -153,9 +155,11 @@ class Runtime:
         index, resuming = place.stage, place.iteration > 0
         stage = replace(stage, update=changed(stage.update, self.config.alarms, self._rolled_back(index)))
         self._reference = jax.tree.map(jnp.copy, self._params) if stage.keeps_reference else None
+        self._average = jax.tree.map(jnp.copy, self._params) if stage.keeps_average else None
         turn = self.engine.turn if self.max_lag else None
         execution = replace(self.policy.execution, temperature=temperature(stage), turn=turn)
-        model = Model(self.policy.graphdef, self.policy.partition, execution, self._frozen(stage))
+        teacher = self._network(stage)
+        model = Model(self.policy.graphdef, self.policy.partition, execution, self._frozen(stage), teacher)
         shape = self.prepared.entries[index].pack
         self._learner = Learner(model, self._params, stage, shape, version=self._version)
         self._params = None  # the learner owns (and donates) them now
@@ -165,26 +169,59 @@ class Runtime:
             self._learner.state = found.device_state["train"]
             if stage.keeps_reference:
                 self._reference = found.device_state["reference"]
-                self._learner.model = replace(model, frozen=self._frozen(stage))
+            if stage.keeps_average:
+                self._average = found.device_state["average"]
+            self._learner.model = replace(model, frozen=self._frozen(stage))
         else:
             self.monitor.begin(rolls_out=stage.rolls_out)
         self._stage = (index, stage.name)
         self.console.start(stage.name, stage.iterations, done=place.iteration)
         if stage.rolls_out:
             self._load_engine(self._learner.params)
+        if stage.meet_policy is not None:
+            stage.meet_policy(self.rollouts.reachable(self.engine))
         self.clock.lap("build")
         return self._learner
 
     def rollout(self, stage: Stage, plans: Sequence[Plan], iteration: int) -> Collected:
         """Roll out under the present weights, and whatever the stage asks for after seeing the groups."""
-        assert stage.sampling is not None, f"stage {stage.name} has plans to roll out but no sampling rule"
-        play = partial(self._play, stage, iteration)
-        return collected_with(stage.follow_up, plans, play)
+        sampling = stage.sampling_at(iteration)
+        assert sampling is not None, f"stage {stage.name} has plans to roll out but no sampling rule"
+        play = partial(self._play, stage, sampling, iteration)
+        collected = collected_with(stage.follow_up, plans, play)
+        if stage.temperature is None:
+            return collected
+        return replace(collected, metrics={**collected.metrics, "rollout/temperature": sampling.temperature})
 
-    def _play(self, stage: Stage, iteration: int, plans: Sequence[Plan], number: int) -> Collected:
-        assert stage.sampling is not None
-        seed, hold = self._stream(iteration, number), self._holds(stage, iteration)
-        return self.rollouts.run(plans, stage.sampling, seed=seed, hold=hold)
+    def _play(
+        self, stage: Stage, sampling: Sampling, iteration: int, plans: Sequence[Plan], number: int
+    ) -> Collected:
+        """One round. Every plan under the weights that it names: first the policy's, which are loaded, then others in
+        turn."""
+        seed = self._stream(iteration, number)
+        rounds: dict[str, list[Plan]] = {}
+        for plan in sorted(plans, key=lambda plan: plan.weights != "current"):
+            rounds.setdefault(plan.weights, []).append(plan)
+        if set(rounds) == {"current"}:
+            return self.rollouts.run(plans, sampling, seed=seed, hold=self._holds(stage, iteration))
+        if self.max_lag:
+            raise ConfigError(
+                f"rollout.max_lag={self.max_lag}, but stage {stage.name} samples from other weights than the policy's, "
+                "which the decoder cannot hold beside it; set rollout.max_lag to 0"
+            )
+        collected = []
+        for name, some in rounds.items():
+            if name != "current":
+                self._lend_engine(name)
+            found = self.rollouts.run(some, sampling, seed=seed)
+            collected.append(found if name == "current" else marked(found, name))
+        self._lend_engine("current")
+        return reduce(joined, collected)
+
+    def _lend_engine(self, name: str) -> None:
+        """Let named weights sample, under the number of the policy's version: they are no newer policy."""
+        assert self._learner is not None
+        self.engine.load(self._learner.weights(name), self._engine_version())
 
     def may_begin(self, stage: Stage, iteration: int) -> list[int]:
         """Later iterations whose rollouts may begin now. A stage that follows up on its groups runs in step."""
@@ -234,13 +271,15 @@ class Runtime:
         return first
 
     def hand_off(self, learner: Learner) -> None:
-        """The new weights go to the decoder, and the reference follows them if the stage asks for that."""
+        """The new weights go to the decoder; a teacher's average follows them, and a reference that is to follow."""
         if learner.stage.rolls_out:
             self._load_engine(learner.params)
         keep = learner.stage.reference_ema
         if self._reference is not None and keep < 1:
             self._reference = averaged(self._reference, learner.params, keep)
-            learner.model = replace(learner.model, frozen=self._frozen(learner.stage))
+        if self._average is not None and (teacher := learner.stage.teacher) is not None:
+            self._average = averaged(self._average, learner.params, teacher.decay)
+        learner.model = replace(learner.model, frozen=self._frozen(learner.stage))
 
     def keep(self, groups: Sequence[Group]) -> None:
         """Write the iteration's rollouts with their returns and streams to the store, if the run file asks for it."""
@@ -280,7 +319,7 @@ class Runtime:
         due = self.evaluations.due_after(index, number, ended=ended)
         # A run that is asked to stop saves first, for there may be seconds left. `restore` measures what it owes.
         if due is not None and not self._preemption.requested:
-            self.measure(due, learner.params)
+            self.measure(due, learner.params, stages[index])
             if not ended and (solved := self.evaluations.solved(due.when)) is not None:
                 self._sound(self.monitor.evaluated(solved))
         every = self.config.checkpoint.every
@@ -387,19 +426,25 @@ class Runtime:
 
     # --- evaluation --------------------------------------------------------------------------------------------
 
-    def measure(self, due: Due, params: Any) -> None:
-        """Evaluate these parameters: kept for result.json and written to the metrics."""
+    def measure(self, due: Due, params: Any, stage: Stage | None) -> None:
+        """Evaluate these parameters: kept for result.json and written to the metrics. Once plainly, then with each
+        opening and in each way of the stage; "greedy" with the opening "skills" is the mode "greedy+skills"."""
         self._load_engine(params)
         self.clock.lap("hand_off")
         self.clock.take(self._stage[1] or START)
+        plain = measuring(self.rollouts, self.config)
+        ways = {"": plain}
+        if stage is not None:
+            ways |= {f"+{name}": opened(plain, opening) for name, opening in stage.openings.items()}
+            ways |= {f"+{name}": way(plain) for name, way in stage.ways.items()}
         for split in due.splits:
             for sampling in self.evaluations.modes():
-                result = self._evaluate(split, sampling)
-                self.clock.lap(EVALUATION)
-                self._keep(due.when, result)
+                for name, rollout in ways.items():
+                    result = self._evaluate(split, sampling, rollout)
+                    self.clock.lap(EVALUATION)
+                    self._keep(due.when, replace(result, mode=result.mode + name))
 
-    def _evaluate(self, split: str, sampling: Sampling) -> EvalResult:
-        rollout = measuring(self.rollouts, self.config)
+    def _evaluate(self, split: str, sampling: Sampling, rollout: Rollout) -> EvalResult:
         tasks, benchmark = self.evaluations.tasks(split), self.prepared.env.metrics
         return asyncio.run(evaluate(tasks, rollout, sampling=sampling, split=split, benchmark=benchmark))
 
@@ -455,11 +500,20 @@ class Runtime:
         return {name: value + self._earlier[name] for name, value in own.items()}
 
     def _frozen(self, stage: Stage) -> dict[str, Any]:
-        return {"reference": self._reference} if stage.keeps_reference else {}
+        average = {"ema": self._average} if stage.keeps_average else {}
+        return {"reference": self._reference, **average} if stage.keeps_reference else average
+
+    def _network(self, stage: Stage) -> Network | None:
+        """The teacher that is another network."""
+        teacher = stage.teacher
+        if teacher is None or teacher.weights != "checkpoint":
+            return None
+        return load_network(teacher.checkpoint, self.prepared, self.policy.execution.mesh)
 
     def _device_state(self) -> dict[str, Any]:
         assert self._learner is not None
         state = {"train": self._learner.state}
+        state |= {} if self._average is None else {"average": self._average}
         return state if self._reference is None else state | {"reference": self._reference}
 
     def _save(self, stages: Sequence[Stage], done: Place) -> None:
@@ -471,6 +525,10 @@ class Runtime:
             "monitor": self.monitor.state(),
         }
         self.checkpoints.save(self.iterations, state, host)
+        stage = stages[self.stage_index]
+        for name, content in stage.shown.items():
+            text = json.dumps(content(), indent=1, ensure_ascii=False)
+            (self.folder / f"{stage.name}.{name}.json").write_text(text + "\n", "utf-8", "replace")
 
     def _host_now(self, done: Place) -> dict[str, Any]:
         """The part of the host state that never goes back, and the place."""

@@ -8,14 +8,25 @@ and one recipe file. This file imports no jax: loss functions are referred to, n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from jaxagent.errors import ConfigError
-from jaxagent.types import Credited, Group, Metrics, Sample, Sampling, Task, Trajectory
+from jaxagent.types import (
+    Action,
+    Credited,
+    Generate,
+    Group,
+    Metrics,
+    Prompt,
+    Sample,
+    Sampling,
+    Task,
+    Trajectory,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +57,15 @@ class Plan:
     with and without a skill in the prompt. A plan with a `branch` asks for n continuations from there; its streams are
     those of that place.
 
+    weights:  whose parameters sample: the policy's, or others that the stage keeps ("reference"). The groups of the
+              latter come last, and their trajectories say so in `extra["weights"]`.
     group:    plans of one task and one non-empty name give one group, in the order of the plans: their returns share a
               baseline. Without a name every plan is a group of its own.
     position: place in a chain of tasks, 0 for the first; it is that of the group.
+    before:   the opening as the environment gives it -> actions that are played after the reset and before the policy's
+              first message. Nothing of them is shown; `Trajectory.before` keeps them.
+    first:    number of the first rollout, which names random streams. None goes on after the earlier plans of the task
+              under this label.
     """
 
     task: Task
@@ -56,8 +73,11 @@ class Plan:
     prompt: Callable[[Any], Any] | None = None  # Prompt -> Prompt, e.g. skill injection
     label: str = ""
     branch: Branch | None = None
+    weights: str = "current"
     group: str = ""
     position: int = 0
+    before: Callable[[Prompt], Sequence[Action]] | None = None
+    first: int | None = None
 
     def __post_init__(self) -> None:
         if self.branch is None:
@@ -69,6 +89,10 @@ class Plan:
             )
         if self.prompt is not None:
             raise ConfigError("a branch goes on under the prompt of its trajectory; drop the plan's `prompt`")
+        if self.before is not None:
+            raise ConfigError(
+                "a branch repeats what was played before its trajectory; drop the plan's `before`"
+            )
 
 
 @runtime_checkable
@@ -124,6 +148,16 @@ Loss = Callable[..., tuple[Any, Mapping[str, Any]]]
 """Device function of learn/terms.py: (scores, streams) -> per-token loss [B, S] and metric sums."""
 
 
+Opening = Callable[[Task, Prompt], Prompt]
+"""How a task's episode opens instead of as the environment has it, e.g. with a skill in the prompt."""
+
+Measured = Callable[[Sequence[Plan], Sampling], Awaitable[Sequence[Group]]]
+"""Runs an evaluation's plans under a sampling rule; one group a plan."""
+
+Way = Callable[[Measured], Measured]
+"""Another way to run them: in another order, or with what earlier episodes left."""
+
+
 @dataclass(frozen=True)
 class Term:
     """One loss term: which device function, its coefficient, and how tokens are averaged."""
@@ -133,16 +167,33 @@ class Term:
     coef: float = 1.0
 
 
+TeacherWeights = Literal["current", "reference", "ema", "checkpoint"]
+
+
 @dataclass(frozen=True)
 class Teacher:
     """Score the same action tokens under another context and/or other weights.
 
-    prompt:  trajectory -> opening messages of the teacher's context, or None if there is no teacher for it.
-    weights: "current" (as at the start of the iteration) | "reference" (frozen: as at the start of the stage).
+    prompt:     trajectory -> opening messages of the teacher's context, or None if there is no teacher for it.
+    weights:    "current" (as at the start of the iteration) | "reference" (frozen: as at the start of the stage) |
+                "ema" (a moving average of the policy) | "checkpoint" (another network of the same tokens).
+    decay:      of the average: after every iteration that changed the policy, ema += (1 - decay) (policy - ema).
+    checkpoint: folder or hf:// name of the other network.
     """
 
     prompt: Callable[[Trajectory], Any | None]
-    weights: str = "current"
+    weights: TeacherWeights = "current"
+    decay: float = 0.99
+    checkpoint: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.decay < 1:
+            raise ConfigError(f"a teacher's decay={self.decay}; expected a number in [0, 1), 0.99 is usual")
+        if bool(self.checkpoint) != (self.weights == "checkpoint"):
+            raise ConfigError(
+                f"a teacher of weights {self.weights!r} with checkpoint={self.checkpoint!r}: a folder goes with "
+                "weights 'checkpoint', and only with them"
+            )
 
 
 @dataclass(frozen=True)
@@ -179,6 +230,11 @@ class Stage:
     needs: log-prob streams scored by the trainer before credit: "old" (the parameters at the start of the
            iteration), "reference" (at the start of the stage). Without "old" the update takes the current
            log-probs as old ones, which is exact for a single on-policy step.
+    temperature: of an iteration's rollouts, and of all its log-probs; None is that of `sampling` throughout.
+    openings: further evaluations by name, beside the plain one: the same tasks, opened by this function.
+    ways:     the same for evaluations that an opening alone does not make.
+    meet_policy: called when the stage begins, with the live policy; it may be asked from any thread between rollouts.
+    shown: name -> JSON-serialisable content; written to <run>/<stage>.<name>.json for people, with each checkpoint.
     reference_ema: after an iteration's update the reference becomes reference_ema x itself + the rest x the policy; 1
            keeps the parameters of the stage's start.
     """
@@ -197,15 +253,26 @@ class Stage:
     needs: tuple[str, ...] = ()
     sampling: Sampling | None = None
     follow_up: FollowUp | None = None
+    temperature: Callable[[int], float] | None = None
+    openings: Mapping[str, Opening] = field(default_factory=dict)
+    ways: Mapping[str, Way] = field(default_factory=dict)
+    meet_policy: Callable[[Generate], None] | None = None
+    shown: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     measure: Measure | None = None
     reference_ema: float = 1.0
 
+    def sampling_at(self, iteration: int) -> Sampling | None:
+        """The rule of an iteration: `sampling`, at the temperature that a schedule gives it."""
+        if self.sampling is None or self.temperature is None:
+            return self.sampling
+        return replace(self.sampling, temperature=self.temperature(iteration))
+
     def close(self) -> None:
-        """End what the source and the reward hold: threads, connections."""
-        self.source.close()
-        close_reward = getattr(self.reward, "close", None)
-        if close_reward is not None:
-            close_reward()
+        """End what the source, the reward and the credit hold: threads, connections."""
+        for held in (self.source, self.reward, self.credit):
+            close = getattr(held, "close", None)
+            if close is not None:
+                close()
 
     @property
     def rolls_out(self) -> bool:
@@ -216,3 +283,8 @@ class Stage:
     def keeps_reference(self) -> bool:
         """Whether the parameters of the stage's start must be kept."""
         return "reference" in self.needs or (self.teacher is not None and self.teacher.weights == "reference")
+
+    @property
+    def keeps_average(self) -> bool:
+        """Whether a moving average of the parameters must be kept."""
+        return self.teacher is not None and self.teacher.weights == "ema"

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
 
 from jaxagent.rollout.episode import Renderer
 from jaxagent.rollout.review import carry_back, review
+from jaxagent.scoring import TokenScores
 from jaxagent.stage import Teacher
 from jaxagent.types import Credited, Metrics, Segment
 
@@ -26,9 +27,7 @@ class Scorer(Protocol):
     @property
     def row(self) -> int: ...
 
-    def score_segments(
-        self, segments: Sequence[Segment], *, weights: str = "current"
-    ) -> list[Float[np.ndarray, "T"]]: ...
+    def token_scores(self, segments: Sequence[Segment], *, weights: str = "current") -> list[TokenScores]: ...
 
 
 def taught(
@@ -36,25 +35,54 @@ def taught(
 ) -> tuple[Sequence[Credited], Metrics]:
     """Add the teacher's stream, and count. Nothing changes without a teacher, or where it has no prompt.
 
-    A trajectory that is longer than a training row under the teacher's prompt goes without a teacher: the episode is
-    trained as any other, the lesson is lost.
+    Where the teacher's context is longer than a training row, what is privileged in it is cut, never the trajectory;
+    without any room for it the trajectory goes without a teacher.
     """
     if teacher is None:
         return credited, {}
-    reviewed: list[list[Segment]] = []
-    too_long = 0
-    for item in credited:
-        prompt = teacher.prompt(item.trajectory)
-        segments = [] if prompt is None else review(item.trajectory, prompt, renderer)
-        fits = all(len(segment.ids_T) <= learner.row for segment in segments)
-        too_long += not fits
-        reviewed.append(segments if fits else [])
-    scored = iter(
-        learner.score_segments([s for segments in reviewed for s in segments], weights=teacher.weights)
-    )
-    out = [_with_stream(item, scored) if segments else item for item, segments in zip(credited, reviewed)]
-    counts = {"teacher/taught": sum(bool(segments) for segments in reviewed), "teacher/too_long": too_long}
-    return out, {name: float(count) for name, count in counts.items()}
+    reviewed = [_reviewed(item, teacher, learner.row, renderer) for item in credited]
+    segments = [segment for found in reviewed for segment in found.segments]
+    scores = learner.token_scores(segments, weights=teacher.weights)
+    counts: Metrics = {
+        "teacher/taught": float(sum(bool(found.segments) for found in reviewed)),
+        "teacher/too_long": float(sum(found.untaught for found in reviewed)),
+        "teacher/cut": float(sum(found.cut for found in reviewed)),
+    }
+    tokens = sum(int(_scored(segment).sum()) for segment in segments)
+    if tokens:
+        entropy = sum(
+            float(found.entropy_T[_scored(s)].sum()) for found, s in zip(scores, segments, strict=True)
+        )
+        counts["teacher/entropy"] = entropy / tokens
+    scored = iter([score.logprob_T for score in scores])
+    return [_with_stream(item, scored) if f.segments else item for item, f in zip(credited, reviewed)], counts
+
+
+class _Reviewed(NamedTuple):
+    """A trajectory's segments in the teacher's context, or none; whether a lesson was cut, or had no room at all."""
+
+    segments: list[Segment]
+    cut: bool = False
+    untaught: bool = False
+
+
+def _reviewed(item: Credited, teacher: Teacher, row: int, renderer: Renderer) -> _Reviewed:
+    trajectory = item.trajectory
+    prompt = teacher.prompt(trajectory)
+    if prompt is None or not trajectory.segments:
+        return _Reviewed([])
+    whole = review(trajectory, prompt, renderer)
+    if all(len(segment.ids_T) <= row for segment in whole):
+        return _Reviewed(whole)
+    shorter = review(trajectory, prompt, renderer, room=row)
+    return _Reviewed(shorter, cut=bool(shorter), untaught=not shorter)
+
+
+def _scored(segment: Segment) -> np.ndarray:
+    """Sampled tokens that a row before them scores."""
+    mask_T = np.array(segment.mask_T, bool)
+    mask_T[:1] = False
+    return mask_T
 
 
 def _with_stream(item: Credited, scored: Iterator[Float[np.ndarray, "T"]]) -> Credited:

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from jaxagent.batch.masks import mask_metrics
-from jaxagent.checks import check_parity, mismatch_metrics
+from jaxagent.checks import check_parity, mismatch_metrics, own
 from jaxagent.clock import PYTHON
 from jaxagent.credit.stats import credit_metrics, group_metrics
 from jaxagent.errors import DivergenceError
@@ -54,6 +54,7 @@ def train_stage(stages: Sequence[Stage], run: Runtime, place: Place) -> Place:
 def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Metrics:
     """One iteration of one stage; returns its metrics."""
     clock = run.clock
+    learner.at(iteration)
     collected = collect(stage, run, iteration)
     clock.lap("collect")
     groups = collected.groups
@@ -61,7 +62,7 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
         # Without it the loss would take the present policy for the one that sampled.
         groups = sampled_as_old(groups)
     if run.first_rollout(groups):
-        check_parity(learner.score(groups, "old"), run.parity_tolerance)
+        check_parity(learner.score(own(groups), "old"), run.parity_tolerance)
     for stream in stage.needs:  # the sampler's own log-probs are never used as old ones
         groups = learner.score(groups, stream)
     clock.lap("score")
@@ -80,7 +81,7 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
         run.hand_off(learner)
     clock.lap("hand_off")
     if "old" in stage.needs:
-        metrics |= mismatch_metrics(groups)
+        metrics |= mismatch_metrics(own(groups))
     if stage.filter:
         metrics["filter/dropped"] = float(len(credited) - len(kept))
     if stage.measure:

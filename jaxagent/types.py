@@ -251,6 +251,7 @@ class Trajectory:
     """One finished episode.
 
     reward: the return R used by credit (set by the stage's reward function; `success` stays the raw verdict).
+    before: what was played between the reset and the first message, unseen by the policy, with the answers.
     masked: no token of it is trained on; its return stays in the baseline (set by the stage's reward function).
     """
 
@@ -264,6 +265,7 @@ class Trajectory:
     evaluation: Evaluation | None = None
     reward: float = 0.0
     extra: Mapping[str, Any] = field(default_factory=dict)
+    before: tuple[tuple[Action, StepResult], ...] = ()
     masked: bool = False
 
     @property
@@ -300,11 +302,13 @@ class Credited:
 
     advantage_T: one array a segment where credit is finer than a step (GAE over tokens); it then rules, and advantage_K
                  is its mean over each step's tokens.
+    measured:    what the credit function has measured, by the metric's name; logged as the mean over trajectories.
     """
 
     trajectory: Trajectory
     advantage_K: Float[np.ndarray, "K"]
     advantage_T: tuple[Float[np.ndarray, "_"], ...] = ()
+    measured: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -334,6 +338,7 @@ class Batch:
     column_BS:   row column of each scored token; 0 marks an unused slot (column 0 is never scored).
     turn_BS, trajectory_BS: row-local numbers below S, for turn and trajectory ratios. Unused slots hold S-1
                  with weight 0 and log-ratio 0.
+    temperature: of the log-probs, where it changes from iteration to iteration; None is the stage's own.
     weight:      loss term -> [B, S] float32, aggregation included; 0 on unused slots.
     count:       loss term -> scalar float32, the global divisor of that term's weighted sum.
     """
@@ -349,6 +354,7 @@ class Batch:
     logprobs: Mapping[str, Float[np.ndarray, "B S"]]
     weight: Mapping[str, Float[np.ndarray, "B S"]]
     count: Mapping[str, np.floating | np.ndarray]
+    temperature: np.floating | None = None
 
 
 Metrics = dict[str, float]

@@ -18,11 +18,20 @@ TURNS = ((17, 6), (5, 9))  # tokens that the policy is shown, tokens it samples,
 
 
 def make_learner(
-    graphdef, params, *, terms=None, partition=None, temperature=1.0, rows=4, version=0, **update
+    graphdef,
+    params,
+    *,
+    terms=None,
+    partition=None,
+    temperature=1.0,
+    rows=4,
+    version=0,
+    teacher=None,
+    **update,
 ):
     """A learner of one stage; `update` are fields of stage.Update."""
     stage = Stage("stage", None, 1, None, terms or IMITATION, Update(**{"learning_rate": 1e-2} | update))
-    model = Model(graphdef, partition or train_all(), Execution(temperature=temperature), {})
+    model = Model(graphdef, partition or train_all(), Execution(temperature=temperature), {}, teacher)
     return Learner(model, params, stage, PackConfig(rows=rows, length=64), version=version)
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,9 +14,9 @@ from jaxagent.errors import ConfigError
 from jaxagent.export import export_adapter, export_model
 from jaxagent.learn.forward import Execution
 from jaxagent.learn.optim import make_schedule
-from jaxagent.learn.state import train_only
+from jaxagent.learn.state import averaged, train_only
 from jaxagent.learn.terms import clipped_pg, cross_entropy
-from jaxagent.learner import minibatches, optimizer_spec, summary
+from jaxagent.learner import Network, minibatches, optimizer_spec, summary
 from jaxagent.mesh.mesh import MeshSpec, make_mesh
 from jaxagent.model.lora import add_lora
 from jaxagent.model.params import flat
@@ -136,6 +137,60 @@ def test_a_schedule_is_as_long_as_the_optimiser_steps_of_its_stage():
         make_schedule(optimizer_spec(Update(1e-3, schedule="cosine"), 30))
 
 
+# --- temperatures that change, weights beside the policy's ---------------------------------------------------
+
+
+def test_a_temperature_schedule_is_that_of_sampler_and_trainer_and_compiles_nothing():
+    graphdef, params = create(SPEC, seed=3)
+    schedule = (1.2, 1.0, 0.85, 0.7)
+    terms = {"pg": Term(clipped_pg(), seq_mean_token_mean)}
+    engine = make_engine(graphdef, params, SPEC)
+    learner = make_learner(graphdef, params, terms=terms)
+    learner.stage = replace(learner.stage, temperature=schedule.__getitem__)
+    meter = Compilations()
+    entropies = []
+    for iteration, temperature in enumerate(schedule):
+        if iteration == 2:
+            meter.count = 0
+        learner.at(iteration)
+        engine.load(learner.params, learner.version)
+        segments = episodes(engine, seed=iteration, temperature=temperature)
+        scores = learner.token_scores(segments)
+        for segment, score in zip(segments, scores, strict=True):
+            np.testing.assert_allclose(score.logprob_T, segment.logprobs["behaviour"], atol=TOLERANCE)
+        entropies.append(
+            np.mean([s.entropy_T[segment.mask_T].mean() for s, segment in zip(scores, segments)])
+        )
+        assert learner.update(learnt_from(segments, "pg"), seed=(iteration,))["update/steps"] == 1.0
+    meter.close()
+    assert meter.count == 0, "a later temperature compiled something"
+    assert entropies[0] > entropies[-1]
+
+
+def test_an_average_follows_and_leaves_alone_what_does_not_move():
+    average = {"a": jnp.array([0.0, 10.0]), "b": jnp.array([0.1])}
+    moved = averaged(average, {"a": jnp.array([10.0, 10.0]), "b": jnp.array([0.1])}, 0.9)
+    np.testing.assert_allclose(moved["a"], [1.0, 10.0], rtol=1e-6)
+    assert np.array_equal(moved["b"], np.float32([0.1]))
+
+
+def test_a_teacher_of_another_size_scores_the_same_tokens():
+    graphdef, params = create(SPEC, seed=3)
+    other = replace(SPEC, layers=1, mlp=16)
+    network = Network(*create(other, seed=5))
+    segments = episodes(make_engine(graphdef, params, SPEC))
+    learner = make_learner(graphdef, params, teacher=network)
+    alone = make_learner(*create(other, seed=5))
+    for found_T, expected_T in zip(
+        learner.score_segments(segments, weights="checkpoint"), alone.score_segments(segments), strict=True
+    ):
+        np.testing.assert_array_equal(found_T, expected_T)
+    with pytest.raises(ConfigError, match="not kept"):
+        learner.score_segments(segments, weights="ema")
+    with pytest.raises(ConfigError, match="not kept"):
+        alone.score_segments(segments, weights="checkpoint")
+
+
 # --- adapters, from training to decoder and export ----------------------------------------------------------
 
 
@@ -225,7 +280,7 @@ def test_a_moving_reference_is_what_the_next_iteration_is_held_to(plain):
     for keep, share in ((0.5, 0.5), (1.0, 0.0)):
         learner = make_learner(plain, cases.params(), terms=cases.pg())
         learner.stage = replace(learner.stage, reference_ema=keep)
-        run = SimpleNamespace(_reference=cases.params(), _load_engine=lambda params: None)
+        run = SimpleNamespace(_reference=cases.params(), _average=None, _load_engine=lambda params: None)
         run._frozen = lambda stage, run=run: {"reference": run._reference}
         learner.model = replace(learner.model, frozen=run._frozen(learner.stage))
         start = cases.flat(cases.params())

@@ -1,5 +1,7 @@
 """Back end: any OpenAI-compatible `/chat/completions` endpoint. In: an `AuxRequest`. Out: the answer's text.
 
+`post` reaches the server's other paths too (skills/embed.py asks for embeddings).
+
 Plain HTTP from the standard library, in threads of its own. 408, 409, 425, 429 and 5xx, broken connections
 and answers that are not the protocol's JSON can be tried again; every other status is a mistake of the
 configuration.
@@ -82,7 +84,7 @@ class EndpointBackend:
                 answer.cancel()
                 return
             try:
-                answer.set_result(self._post(body))
+                answer.set_result(self.post(body))
             except BaseException as error:
                 answer.set_exception(error)
 
@@ -94,11 +96,12 @@ class EndpointBackend:
             "max_tokens": self.config.max_tokens,
         }
 
-    def _post(self, body: bytes) -> bytes:
+    def post(self, body: bytes, path: str = "/chat/completions") -> bytes:
+        """The answer's body to one request, in the caller's thread. Raises AuxError."""
         headers = {"Content-Type": "application/json", "User-Agent": "jaxagent"}
         if self.config.api_key_env:
             headers["Authorization"] = f"Bearer {os.environ[self.config.api_key_env]}"
-        url = self.config.base_url.rstrip("/") + "/chat/completions"
+        url = self.config.base_url.rstrip("/") + path
         deadline = time.monotonic() + self.config.timeout_s
         try:
             request = urllib.request.Request(url, body, headers)

@@ -126,13 +126,18 @@ def mismatch_metrics(samples: Sequence[Sample], weigh: Weigh, *, term: str = "pg
     }
 
 
-def lag_metrics(groups: Sequence[Group]) -> Metrics:
-    """async/*: how many policy versions older than the newest step the steps of an iteration are."""
-    version_K = np.array([s.version for group in groups for t in group.trajectories for s in t.steps])
-    if not version_K.size:
+def lag_metrics(groups: Sequence[Group], max_lag: int | None = None) -> Metrics:
+    """async/*: how many policy versions older than the newest step the steps of an iteration are, and how many
+    trajectories have a step that is too old."""
+    versions = [[s.version for s in t.steps] for group in groups for t in group.trajectories if t.steps]
+    if not versions:
         return {}
-    lag_K = version_K.max() - version_K
-    return {"async/lag_mean": float(lag_K.mean()), "async/lag_max": float(lag_K.max())}
+    newest = max(map(max, versions))
+    lag_K = newest - np.concatenate([np.array(each) for each in versions])
+    found = {"async/lag_mean": float(lag_K.mean()), "async/lag_max": float(lag_K.max())}
+    if max_lag is not None:
+        found["async/stale"] = float(sum(newest - min(each) > max_lag for each in versions))
+    return found
 
 
 def _trained(sample: Sample, term: str) -> Bool[np.ndarray, "T"]:

@@ -11,17 +11,16 @@ from collections.abc import Callable, Hashable, Sequence
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from jaxagent.credit.gigpo import discounted
 from jaxagent.credit.group import returns, survivors
 from jaxagent.errors import ConfigError
 from jaxagent.rewards.kl import kl_penalty
+from jaxagent.rewards.step_rewards import StepRewards, discounted
 from jaxagent.stage import Credit
 from jaxagent.types import Credited, Group, Segment, Task, Trajectory
 
 Baseline = Callable[[Float[np.ndarray, "N"]], float]
 """Returns of the batch's survivors -> b."""
 
-StepRewards = Callable[[Trajectory], Float[np.ndarray, "K"]]
 Scope = Callable[[Task], Hashable]
 """What is whitened together: the trajectories whose tasks have the same value."""
 

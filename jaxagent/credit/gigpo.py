@@ -5,26 +5,33 @@
 
 An anchor group holds the steps of one task's rollouts whose state before the message (`Step.anchor`) is the same; a
 state seen once has no step advantage. The first state of a task is always shared. Rewards are the environment's own,
-step by step, or the return alone, paid at the last step ("outcome").
+step by step, or the return, paid at the last step but for what belongs to a step (rewards/step_rewards.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from difflib import SequenceMatcher
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxagent.credit.group import Estimate, group_mean, group_std, per_group_steps, zero_variance
+from jaxagent.credit.group import (
+    SINGLETON,
+    Estimate,
+    group_mean,
+    group_std,
+    survivors,
+    zero_variance,
+)
+from jaxagent.credit.similar import StateIds
 from jaxagent.errors import ConfigError, RolloutError
-from jaxagent.rewards.returns import PARTS
+from jaxagent.rewards.step_rewards import REWARDS, Rewards, discounted
 from jaxagent.stage import Credit
-from jaxagent.types import Step, Trajectory
+from jaxagent.types import Credited, Group, Metrics, Step, Trajectory
 
 Mode = Literal["mean", "mean_std"]
-Rewards = Literal["outcome", "environment"]
+EpisodeUnit = Literal["trajectories", "steps"]
 
 
 def gigpo(
@@ -34,90 +41,87 @@ def gigpo(
     mode: Mode = "mean_std",
     rewards: Rewards = "outcome",
     similarity: float = 0.0,
+    episode_unit: EpisodeUnit = "trajectories",
+    singleton: str = "zero",
 ) -> Credit:
     """Episode advantage plus w times step advantage. w=0 is GRPO ("mean_std") or its mean-only form.
 
-    similarity: 0 compares states by equality; above, a state joins the first cluster whose first member has at least
-                this `SequenceMatcher` ratio (0.95 is usual).
+    similarity:   0 compares states by equality; above, a state joins the first cluster whose first member is at least
+                  as similar (0.95 is usual; credit/similar.py).
+    episode_unit: what the mean and std of A_E are over: the paper's trajectories, or steps, as in the authors' code,
+                  where a long episode counts more. Returns 10, 0, 10 of 3, 3 and 2 steps: mean 6.667 or 6.25.
+    singleton:    A_E of a group's only survivor: "zero", "raw" (its return), or "drop" (it is left out).
     """
     if not 0 <= gamma <= 1 or w < 0 or not 0 <= similarity <= 1:
         raise ConfigError(
             f"gigpo(gamma={gamma}, w={w}, similarity={similarity}): expected gamma and similarity in [0, 1], w >= 0"
         )
+    if singleton not in SINGLETON:
+        raise ConfigError(f"singleton={singleton!r}; known policies: {', '.join(SINGLETON)}")
     estimate = group_std(ddof=1) if mode == "mean_std" else group_mean
     reward_steps = REWARDS[rewards]
 
-    def on_group(alive: Sequence[Trajectory]) -> list[Float[np.ndarray, "_"]]:
+    def on_group(alive: Sequence[Trajectory]) -> list[Credited]:
         rewards_K = [reward_steps(trajectory) for trajectory in alive]
         return_G = np.array([reward_K.sum() for reward_K in rewards_K])
         if not np.isfinite(return_G).all():
             raise RolloutError(f"task {alive[0].task.task_id!r} has a return that is not finite: {return_G}")
-        episode_G = _relative(return_G, estimate)
+        count_G = np.array([reward_K.size for reward_K in rewards_K]) if episode_unit == "steps" else None
+        alone = return_G.size == 1 and singleton == "raw"
+        episode_G = return_G if alone else episode_advantages(return_G, estimate, count_G)
         anchors_K = anchor_ids([trajectory.steps for trajectory in alive], similarity=similarity)
         step_K = step_advantages([discounted(r, gamma) for r in rewards_K], anchors_K, estimate)
-        return [episode + w * advantage_K for episode, advantage_K in zip(episode_G, step_K)]
+        measured = _measured(episode_G, step_K, anchors_K)
+        return [
+            Credited(trajectory, (episode + w * advantage_K).astype(np.float32), measured=measured)
+            for trajectory, episode, advantage_K in zip(alive, episode_G, step_K)
+        ]
 
-    return per_group_steps(on_group)
+    def credit(groups: Sequence[Group]) -> list[Credited]:
+        alive = [survivors(group) for group in groups]
+        fewest = 2 if singleton == "drop" else 1
+        return [item for members in alive if len(members) >= fewest for item in on_group(members)]
 
-
-def outcome_rewards(trajectory: Trajectory) -> Float[np.ndarray, "K"]:
-    """The return at the last step; a penalty for illegal actions at the steps that earned it."""
-    reward_K = np.zeros(len(trajectory.steps))
-    illegal_K = np.array([bool(step.action.error) for step in trajectory.steps], bool)
-    penalty = trajectory.extra.get(PARTS, {}).get("invalid_action", 0.0)
-    if illegal_K.any():
-        reward_K[illegal_K] = penalty / illegal_K.sum()
-    if reward_K.size:
-        reward_K[-1] += trajectory.reward - reward_K.sum()
-    return reward_K
+    return credit
 
 
-def environment_rewards(trajectory: Trajectory) -> Float[np.ndarray, "K"]:
-    """What the environment paid at each step; the return is their sum."""
-    return np.array([step.reward for step in trajectory.steps], np.float64)
+def _measured(
+    episode_G: Float[np.ndarray, "G"],
+    step_K: Sequence[Float[np.ndarray, "_"]],
+    anchors_K: Sequence[Int[np.ndarray, "_"]],
+) -> Metrics:
+    """Of one group: states a step, the share of steps whose state is shared, and the size of both advantages."""
+    size_A = np.bincount(np.concatenate(anchors_K))
+    steps = int(size_A.sum())
+    if not steps:
+        return {}
+    return {
+        "gigpo/states": size_A.size / steps,
+        "gigpo/shared_frac": float(size_A[size_A > 1].sum()) / steps,
+        "gigpo/largest_state": float(size_A.max()),
+        "gigpo/episode_abs": float(np.abs(episode_G).mean()),
+        "gigpo/step_abs": float(np.abs(np.concatenate(step_K)).mean()),
+    }
 
 
-REWARDS: dict[str, Callable[[Trajectory], Float[np.ndarray, "K"]]] = {
-    "outcome": outcome_rewards,
-    "environment": environment_rewards,
-}
-
-
-def discounted(reward_K: Float[np.ndarray, "K"], gamma: float) -> Float[np.ndarray, "K"]:
-    """Return from each step on. gamma .95: rewards 0, 0, 10 -> 9.025, 9.5, 10."""
-    return_K, ahead = np.zeros_like(reward_K), 0.0
-    for k in range(len(reward_K) - 1, -1, -1):
-        ahead = reward_K[k] + gamma * ahead
-        return_K[k] = ahead
-    return return_K
+def episode_advantages(
+    return_G: Float[np.ndarray, "G"], estimate: Estimate, count_G: Int[np.ndarray, "G"] | None = None
+) -> Float[np.ndarray, "G"]:
+    """The estimate over trajectories, or over `count_G` copies of each; 0 without variance, or without a step."""
+    if count_G is None:
+        return _relative(return_G, estimate)
+    advantage_X = _relative(np.repeat(return_G, count_G), estimate)
+    first_G = np.cumsum(count_G) - count_G
+    return np.array([advantage_X[i] if n else 0.0 for i, n in zip(first_G, count_G)])
 
 
 def anchor_ids(episodes: Sequence[Sequence[Step]], *, similarity: float) -> list[Int[np.ndarray, "_"]]:
     """A number for the state before each step; equal numbers are compared. Linear in the steps without similarity."""
-    known: dict[str, int] = {}
-    heads: list[tuple[str, int]] = []  # first member of each cluster
-
-    def number(state: str) -> int:
-        if state not in known:
-            near = (i for head, i in heads if similarity and _alike(head, state, similarity))
-            known[state] = next(near, len(heads))
-            if known[state] == len(heads):
-                heads.append((state, len(heads)))
-        return known[state]
-
+    number = StateIds(similarity)
     return [
         np.array([number(step.anchor or step.observation_before) for step in steps], int)
         for steps in episodes
     ]
-
-
-def _alike(a: str, b: str, threshold: float) -> bool:
-    match = SequenceMatcher(None, a, b)
-    return (
-        match.real_quick_ratio() >= threshold
-        and match.quick_ratio() >= threshold
-        and match.ratio() >= threshold
-    )
 
 
 def step_advantages(

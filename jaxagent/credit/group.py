@@ -54,6 +54,16 @@ def zero_variance(value_G: Float[np.ndarray, "G"], tolerance: float = ZERO_TOLER
     return value_G.size < 2 or float(value_G.max() - value_G.min()) <= tolerance
 
 
+def step_advantage(item: Credited, method: str) -> Float[np.ndarray, "K"]:
+    """The advantage per step that `method` changes; ConfigError where credit is per token, which it would lose."""
+    if item.advantage_T:
+        raise ConfigError(
+            f"{method} changes an advantage per step, but the base credit gives {item.trajectory.traj_id!r} one per "
+            f"token, which would be lost; take a base credit per trajectory or step, or drop {method}"
+        )
+    return item.advantage_K
+
+
 # --- the estimators ---------------------------------------------------------------------------------------
 
 

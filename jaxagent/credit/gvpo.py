@@ -1,7 +1,7 @@
 """GVPO: correct the advantage of steps that failed to execute (OpenReview RY47Tq0VsV).
 
-In: any base credit. Out: the same trajectories with the advantage of failed steps replaced; the others are
-untouched. Shaping comes before every filter: failed steps of a zero-variance group still receive -b.
+In: any base credit per trajectory or step. Out: the same trajectories with the advantage of failed steps replaced; the
+others are untouched. Shaping comes before every filter: failed steps of a zero-variance group still receive -b.
 
     base A   step ok   failed: mult     add    add_all   mask   none
      +.5       +.5          0          0       +.3       0     +.5
@@ -12,11 +12,12 @@ untouched. Shaping comes before every filter: failed steps of a zero-variance gr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from jaxagent.credit.group import ZERO_TOLERANCE
+from jaxagent.credit.group import ZERO_TOLERANCE, step_advantage
 from jaxagent.errors import ConfigError
 from jaxagent.stage import Credit
 from jaxagent.types import Credited, ExecStatus, Group, Step
@@ -73,9 +74,9 @@ def gvpo(
         for item in base(groups):
             fails = [failed_step(step, invalid_is_fail=invalid_is_fail) for step in item.trajectory.steps]
             advantage_K = shape_failed(
-                item.advantage_K, np.array(fails, bool), b=b, shape=shape, tolerance=tolerance
+                step_advantage(item, "gvpo"), np.array(fails, bool), b=b, shape=shape, tolerance=tolerance
             )
-            shaped.append(Credited(item.trajectory, advantage_K))
+            shaped.append(replace(item, advantage_K=advantage_K))
         return shaped
 
     return credit

@@ -1,17 +1,18 @@
 """What the log says about groups and advantages. Every mean of nothing is left out, never NaN.
 
-Names: reward/*, group/*, adv/*, step/*. `group_metrics` sees what was rolled out, `credit_metrics` what it
-is given: before or after a filter.
+Names: reward/*, group/*, adv/*, step/*, and those of credit functions. `group_metrics` sees what was rolled out,
+`credit_metrics` what it is given: before or after a filter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from jaxagent.credit.group import returns, survivors, zero_variance
 from jaxagent.credit.gvpo import failed_step
+from jaxagent.rewards.returns import PARTS
 from jaxagent.types import Credited, Group, Metrics, Trajectory
 
 
@@ -42,17 +43,22 @@ def group_metrics(groups: Sequence[Group]) -> Metrics:
 
 def part_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
     """Means of what the returns are made of (`extra["reward_parts"]`), over the episodes that have the part."""
+    parts = means(trajectory.extra.get(PARTS, {}) for trajectory in trajectories)
+    return {f"reward/{name}": value for name, value in parts.items()} | _shares(trajectories)
+
+
+def means(records: Iterable[Mapping[str, float]]) -> Metrics:
+    """The mean of every name, over the records that have it."""
     found: dict[str, list[float]] = {}
-    for trajectory in trajectories:
-        for name, value in trajectory.extra.get("reward_parts", {}).items():
-            found.setdefault(f"reward/{name}", []).append(value)
-    metrics = {name: float(np.mean(values)) for name, values in found.items()}
-    return metrics | _shares(trajectories)
+    for record in records:
+        for name, value in record.items():
+            found.setdefault(name, []).append(value)
+    return {name: float(np.mean(values)) for name, values in found.items()}
 
 
 def _shares(trajectories: Sequence[Trajectory]) -> Metrics:
     """How much of the returns is shaping (by size), and how far a judge scores above the environment's verdicts."""
-    parts = [(t.extra.get("reward_parts", {}), t.success) for t in trajectories]
+    parts = [(t.extra.get(PARTS, {}), t.success) for t in trajectories]
     outcome = sum(abs(p["outcome"]) for p, _ in parts if "shaping" in p)
     shaping = sum(abs(p["shaping"]) for p, _ in parts if "shaping" in p)
     gaps = [p["judge"] - solved for p, solved in parts if "judge" in p]
@@ -63,7 +69,8 @@ def _shares(trajectories: Sequence[Trajectory]) -> Metrics:
 
 
 def credit_metrics(credited: Sequence[Credited]) -> Metrics:
-    """Advantages over trained tokens (a step weighs as many tokens as it sampled) and failed steps."""
+    """Advantages over trained tokens (a step weighs as many tokens as it sampled), failed steps, and what the credit
+    function has measured itself."""
     steps = [step for item in credited for step in item.trajectory.steps]
     if not steps:
         return {"adv/trajectories": float(len(credited))}
@@ -81,4 +88,5 @@ def credit_metrics(credited: Sequence[Credited]) -> Metrics:
         "adv/zero_frac": float((token_X * (value_X == 0)).sum() / total),
         "step/fail_rate": float(fail_X.mean()),
         "step/fail_token_frac": float((token_X * fail_X).sum() / total),
+        **means(item.measured for item in credited),
     }

@@ -5,6 +5,8 @@ A file is JSON Lines, one conversation a line:
 
     {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}], "tools": []}
 
+A line may name its `task`, say whether that was a `success`, and give a `prompt_turn_idx`: the messages before it are
+the prompt (an example in it, say), and nothing of them is trained.
 An assistant's message may say how the environment took it: `"exec_status": "runtime_error"` (types.ExecStatus; "ok"
 where it is not said), and may hold `tool_calls` as {"name", "arguments"} or as OpenAI's {"function": {…}}.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from jaxagent.chat.render import Renderer
 from jaxagent.errors import DataError
 from jaxagent.types import (
     Action,
+    Evaluation,
     ExecStatus,
     Message,
     Prompt,
@@ -43,21 +47,27 @@ def conversation(
     task: Task,
     tools: Sequence[Any] = (),
     statuses: Sequence[ExecStatus] = (),
+    prompt_turns: int = 0,
 ) -> Trajectory:
     """The trajectory of a finished conversation. Raises DataError if the assistant says nothing in it.
 
     statuses: one for each message of the assistant; OK for all if none are given.
+    prompt_turns: so many messages are the prompt, whoever speaks in them.
     """
     ids_T, mask_T = renderer.whole(messages, tools)
     step_T = number_turns(mask_T)
-    spoken = [message for message in messages if message.role == "assistant"]
+    given = sum(message.role == "assistant" for message in messages[:prompt_turns])
+    step_T = np.where(step_T < given, -1, step_T - given).astype(np.int32)
+    mask_T = step_T >= 0
+    spoken = [message for message in messages[prompt_turns:] if message.role == "assistant"]
+    statuses = statuses[given:]
     if len(spoken) != step_T.max(initial=-1) + 1 or not spoken:
         raise DataError(
             f"conversation {task.task_id!r}: {len(spoken)} assistant messages, {step_T.max(initial=-1) + 1} of them "
             "with tokens to learn; every conversation needs at least one and none may be empty"
         )
     turns = enumerate(zip(spoken, statuses or [ExecStatus.OK] * len(spoken), strict=True))
-    first = next(i for i, message in enumerate(messages) if message.role == "assistant")
+    first = next(i for i, message in enumerate(messages) if message.role == "assistant" and i >= prompt_turns)
     return Trajectory(
         traj_id=task.task_id,
         task=task,
@@ -98,13 +108,36 @@ def read_conversations(path: Path, renderer: Renderer) -> list[Trajectory]:
             raise DataError(
                 f"{path}:{number}: not a conversation ({type(error).__name__}: {error})"
             ) from None
-        task = Task(task_id=f"{path.stem}:{number}", env="conversations", split="train")
-        found.append(
-            conversation(messages, renderer, task=task, tools=entry.get("tools") or (), statuses=statuses)
-        )
+        found.append(_recorded(entry, messages, statuses, renderer, f"{path.stem}:{number}"))
     if not found:
         raise DataError(f"{path} holds no conversation")
     return found
+
+
+def _recorded(
+    entry: Any, messages: Sequence[Message], statuses: Sequence[ExecStatus], renderer: Renderer, name: str
+) -> Trajectory:
+    """A line of a file; its verdict, if it has one, is that of its environment."""
+    task = Task(task_id=str(entry.get("task") or name), env="conversations", split="train")
+    prompt_turns, success = entry.get("prompt_turn_idx", 0), entry.get("success")
+    if type(prompt_turns) is not int or not 0 <= prompt_turns < len(messages):
+        raise DataError(
+            f"conversation {name}: prompt_turn_idx={prompt_turns!r}; expected the index of one of its "
+            f"{len(messages)} messages"
+        )
+    talk = conversation(
+        messages,
+        renderer,
+        task=task,
+        tools=entry.get("tools") or (),
+        statuses=statuses,
+        prompt_turns=prompt_turns,
+    )
+    if success is None:
+        return replace(talk, traj_id=name)
+    if not isinstance(success, bool):
+        raise DataError(f"conversation {name}: success={success!r}; expected true or false")
+    return replace(talk, traj_id=name, evaluation=Evaluation(success, int(success), 1))
 
 
 def _message(item: Any) -> Message:

@@ -65,6 +65,19 @@ class Epochs:
         return np.random.default_rng([self._seed, self.epoch]).permutation(self._size)
 
 
+def task_names(pool: Sequence[Task], *, tasks: int, rollouts: int) -> list[str]:
+    """The ids of a pool that `tasks` x `rollouts` episodes an iteration may come from. Raises if they cannot."""
+    if not pool:
+        raise ConfigError("the task list is empty; check the split and the difficulty filter")
+    if tasks < 1 or rollouts < 1:
+        raise ConfigError(f"tasks={tasks}, rollouts={rollouts} an iteration; expected 1 or more of each")
+    names = [task.task_id for task in pool]
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})[:3]
+        raise DataError(f"task ids appear twice: {', '.join(twice)}; a group is known by its task id")
+    return names
+
+
 class TaskSource:
     """A stage's source of plans: `tasks` tasks an iteration, `rollouts` episodes of each."""
 
@@ -77,14 +90,7 @@ class TaskSource:
         seed: int = 0,
         prompt: Callable[[Prompt], Prompt] | None = None,
     ):
-        if not pool:
-            raise ConfigError("the task list is empty; check the split and the difficulty filter")
-        if tasks < 1 or rollouts < 1:
-            raise ConfigError(f"tasks={tasks}, rollouts={rollouts} an iteration; expected 1 or more of each")
-        names = [task.task_id for task in pool]
-        if len(set(names)) < len(names):
-            twice = sorted({name for name in names if names.count(name) > 1})[:3]
-            raise DataError(f"task ids appear twice: {', '.join(twice)}; a group is known by its task id")
+        names = task_names(pool, tasks=tasks, rollouts=rollouts)
         self._pool, self._tasks, self._rollouts, self._prompt = tuple(pool), tasks, rollouts, prompt
         self._epochs = Epochs(len(pool), seed=seed, fingerprint=fingerprint(names))
 

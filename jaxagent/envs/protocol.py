@@ -8,7 +8,7 @@ message becomes an action.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol, TypeVar, runtime_checkable
@@ -86,6 +86,8 @@ class EnvSpec:
     metrics:   trajectories (several per task possible) -> what the benchmark measures beside eval/metrics.py.
     max_steps: the benchmark's step limit; runs may lower it.
     expert:    (task, rng, sloppiness in [0, 1]) -> a scripted policy for demonstrations; 0 never errs.
+    chain_expert: (task, rng, names of functions that are defined already, sloppiness) -> a scripted policy that solves
+               by functions: it calls those that are there and defines the others.
     worker:    what an environment needs of its process: step_s (deadline of an action, seconds), memory_gb (address
                space of a worker), envs_per_worker (open at once; 0 is no limit), episodes_per_worker and growth_gb
                (when a worker is replaced by a fresh one, see limits.Wear).
@@ -101,6 +103,7 @@ class EnvSpec:
     max_steps: int = field(kw_only=True)
     metrics: Callable[[Sequence[Trajectory]], Metrics] | None = None
     expert: Callable[[Task, Random, float], ScriptedPolicy] | None = None
+    chain_expert: Callable[[Task, Random, Collection[str], float], ScriptedPolicy] | None = None
     rehearse: Callable[[], Env] | None = None
     max_observation_chars: int = 16_000
     worker: Mapping[str, float] = field(default_factory=dict)

@@ -64,7 +64,7 @@ class HeadShards:
 
 @dataclass(frozen=True)
 class _Plan:
-    temperature: float
+    temperature: float | None  # None: traced
     tiles: Tiles
     shards: HeadShards | None
     train_head: bool
@@ -75,7 +75,7 @@ def token_logprobs(
     head_VD: Float[Array, "V D"],
     target_X: Int[Array, " X"],
     *,
-    temperature: float = 1.0,
+    temperature: float | Float[Array, ""] = 1.0,
     keep_X: Bool[Array, " X"] | None = None,
     tiles: Tiles | None = None,
     shards: HeadShards | None = None,
@@ -86,38 +86,39 @@ def token_logprobs(
     keep_X: rows that matter; the others cost nothing (they are sorted behind, and whole tiles of them are
     never computed), come out as 0 and get no gradient. train_head=False spares the product for the head's
     gradient, which is then 0. Products run in the hidden states' dtype and accumulate in float32.
+    temperature: a number is compiled in; an array may change from call to call, and has no gradient.
     """
-    if temperature <= 0:
+    fixed = not isinstance(temperature, jax.Array)
+    if fixed and temperature <= 0:
         raise ValueError(f"temperature={temperature}: log-probs need a temperature above 0")
     if tiles is None:
         tiles = CPU_TILES if platform() == "cpu" else ACCELERATOR_TILES
     keep_X = jnp.ones(target_X.shape, bool) if keep_X is None else keep_X
-    plan = _Plan(float(temperature), tiles, shards, train_head)
-    scores: Any = _scores(plan, hidden_XD, head_VD, target_X, keep_X)
+    plan = _Plan(float(temperature) if fixed else None, tiles, shards, train_head)
+    heat = jnp.asarray(temperature, jnp.float32)
+    scores: Any = _scores(plan, hidden_XD, head_VD, target_X, keep_X, heat)
     return LogProb(*scores)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _scores(plan: _Plan, hidden_XD, head_VD, target_X, keep_X):
-    return _scores_fwd(plan, hidden_XD, head_VD, target_X, keep_X)[0]
+def _scores(plan: _Plan, hidden_XD, head_VD, target_X, keep_X, heat):
+    return _scores_fwd(plan, hidden_XD, head_VD, target_X, keep_X, heat)[0]
 
 
-def _scores_fwd(plan: _Plan, hidden_XD, head_VD, target_X, keep_X):
+def _scores_fwd(plan: _Plan, hidden_XD, head_VD, target_X, keep_X, heat):
     rows, head = _specs(plan.shards)
-    run = _on_mesh(
-        plan.shards, partial(_forward, plan), (P(*rows, None), head, rows, rows), (rows, rows, rows)
-    )
-    out = run(hidden_XD, head_VD, target_X, keep_X)
-    return out, (hidden_XD, head_VD, target_X, keep_X, out[1], out[2])
+    specs = (P(*rows, None), head, rows, rows, P())
+    run = _on_mesh(plan.shards, partial(_forward, plan), specs, (rows, rows, rows))
+    out = run(hidden_XD, head_VD, target_X, keep_X, heat)
+    return out, (hidden_XD, head_VD, target_X, keep_X, heat, out[1], out[2])
 
 
 def _scores_bwd(plan: _Plan, saved, cotangents):
-    hidden_XD, head_VD, target_X, keep_X, entropy_X, logsumexp_X = saved
     rows, head = _specs(plan.shards)
-    specs = (P(*rows, None), head, *[rows] * 7)
+    specs = (P(*rows, None), head, rows, rows, P(), *[rows] * 5)
     run = _on_mesh(plan.shards, partial(_backward, plan), specs, (P(*rows, None), head))
-    d_hidden, d_head = run(hidden_XD, head_VD, target_X, keep_X, entropy_X, logsumexp_X, *cotangents)
-    return d_hidden, d_head, None, None
+    d_hidden, d_head = run(*saved, *cotangents)
+    return d_hidden, d_head, None, None, None
 
 
 _scores.defvjp(_scores_fwd, _scores_bwd)
@@ -134,8 +135,9 @@ def _on_mesh(shards: HeadShards | None, fn: Callable, in_specs, out_specs) -> Ca
     return jax.shard_map(fn, mesh=shards.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
-def _forward(plan: _Plan, hidden_XD, head_VD, target_X, keep_X):
+def _forward(plan: _Plan, hidden_XD, head_VD, target_X, keep_X, heat):
     """One walk over the vocabulary per token tile: running maximum m, Z = sum e^(l-m), M = sum l e^(l-m)."""
+    heat = plan.temperature or heat
     order_X, used = _kept_first(keep_X)
     C = min(plan.tiles.tokens, target_X.shape[0])
     local_X, owned_X = _local_targets(plan, head_VD, target_X)
@@ -147,7 +149,7 @@ def _forward(plan: _Plan, hidden_XD, head_VD, target_X, keep_X):
         def vocab_tile(carry, head_bD, start):
             del start
             m_C, z_C, s_C = carry
-            logit_bC = _logits(plan, head_bD, hidden_CD)
+            logit_bC = _logits(heat, head_bD, hidden_CD)
             top_C = jnp.maximum(m_C, logit_bC.max(axis=0))
             e_bC = jnp.exp(logit_bC - top_C[None])
             rescale_C = jnp.exp(m_C - top_C)
@@ -158,7 +160,7 @@ def _forward(plan: _Plan, hidden_XD, head_VD, target_X, keep_X):
         m_C, z_C, s_C = _over_vocab(plan.tiles.vocab, head_VD, start, vocab_tile)
         target_CD = head_VD[local_X[index_C]].astype(hidden_CD.dtype)
         product_CD = hidden_CD.astype(jnp.float32) * target_CD.astype(jnp.float32)
-        logit_C = jnp.where(owned_X[index_C], product_CD.sum(axis=-1) / plan.temperature, 0.0)
+        logit_C = jnp.where(owned_X[index_C], product_CD.sum(axis=-1) / heat, 0.0)
         if plan.shards is not None and plan.shards.vocab is not None:
             axis = plan.shards.vocab
             top_C = lax.pmax(m_C, axis)
@@ -175,9 +177,20 @@ def _forward(plan: _Plan, hidden_XD, head_VD, target_X, keep_X):
 
 
 def _backward(
-    plan: _Plan, hidden_XD, head_VD, target_X, keep_X, entropy_X, logsumexp_X, g_logprob, g_entropy, g_lse
+    plan: _Plan,
+    hidden_XD,
+    head_VD,
+    target_X,
+    keep_X,
+    heat,
+    entropy_X,
+    logsumexp_X,
+    g_logprob,
+    g_entropy,
+    g_lse,
 ):
     """Recompute each tile of logits and turn it into d loss / d logits in place; two products follow."""
+    heat = plan.temperature or heat
     order_X, used = _kept_first(keep_X)
     C = min(plan.tiles.tokens, target_X.shape[0])
     local_X, owned_X = _local_targets(plan, head_VD, target_X)
@@ -189,14 +202,12 @@ def _backward(
         d_head_VD, d_hidden_XD = carry
         index_C, valid_C = _tile(order_X, i, C, keep_X)
         hidden_CD = hidden_XD[index_C]
-        a_C, b_C, g_C = (
-            jnp.where(valid_C, v[index_C], 0.0) / plan.temperature for v in (a_X, b_X, g_logprob)
-        )
+        a_C, b_C, g_C = (jnp.where(valid_C, v[index_C], 0.0) / heat for v in (a_X, b_X, g_logprob))
         lse_C = logsumexp_X[index_C]
 
         def vocab_tile(carry, head_bD, start):
             d_head_VD, d_hidden_CD = carry
-            logit_bC = _logits(plan, head_bD, hidden_CD)
+            logit_bC = _logits(heat, head_bD, hidden_CD)
             d_bC = jnp.exp(logit_bC - lse_C[None]) * (a_C[None] + b_C[None] * logit_bC)
             d_bC = d_bC.astype(hidden_CD.dtype)
             d_hidden_CD = d_hidden_CD + _product(d_bC, head_bD.astype(hidden_CD.dtype), 0, 0)
@@ -229,10 +240,10 @@ def _product(a, b, a_axis: int, b_axis: int):
     return lax.dot_general(a, b, (((a_axis,), (b_axis,)), ((), ())), preferred_element_type=jnp.float32)
 
 
-def _logits(plan: _Plan, head_bD, hidden_CD):
+def _logits(heat, head_bD, hidden_CD):
     """Vocabulary-major, so that the reductions over the vocabulary run along the outer axis (vectorised)."""
     logit_bC = _product(head_bD.astype(hidden_CD.dtype), hidden_CD, 1, 1)
-    return logit_bC if plan.temperature == 1.0 else logit_bC / plan.temperature
+    return logit_bC if isinstance(heat, float) and heat == 1.0 else logit_bC / heat
 
 
 def _over_vocab(size: int, head_VD, carry, body: Callable):

@@ -34,6 +34,7 @@ SCORED = ("column_BS", "target_BS", "turn_BS", "trajectory_BS", "advantage_BS")
 class Execution:
     """Where and how a step runs. mesh None: one device. tiles None: chosen by the backend.
 
+    temperature: of batches that bring none of their own.
     turn: held while programs are started, where a decoder starts its own at the same time.
     """
 
@@ -83,6 +84,8 @@ def place(
     arrays = {name: getattr(batch, name) for name in TOKENS + SCORED}
     arrays["logprobs"] = {name: batch.logprobs[name] for name in streams}
     arrays["weight"] = {name: batch.weight[name] for name in terms}
+    if batch.temperature is not None:
+        arrays["temperature"] = np.float32(batch.temperature)
     arrays["count"] = {name: np.float32(batch.count[name]) for name in terms}
     if execution.mesh is None:
         return jax.device_put(arrays)
@@ -116,7 +119,7 @@ def scores_of(
         hidden_BSD.reshape(B * S, D),
         head_VD,
         batch["target_BS"].reshape(B * S),
-        temperature=execution.temperature,
+        temperature=batch.get("temperature", execution.temperature),
         keep_X=keep_BS.reshape(B * S),
         tiles=execution.tiles,
         shards=execution.head_shards(head_VD.shape[0]),

@@ -29,7 +29,15 @@ class Max(NamedTuple):
     value: Float[Array, ""]
 
 
-Entry = Mean | Sum | Max
+class Effective(NamedTuple):
+    """Effective share of n weights, (sum w)^2 / (n sum w^2): 1 if all are equal, 1/n if one has all the weight."""
+
+    total: Float[Array, ""]
+    square: Float[Array, ""]
+    weight: Float[Array, ""]
+
+
+Entry = Mean | Sum | Max | Effective
 Sums = Mapping[str, Entry]
 
 
@@ -39,6 +47,11 @@ def mean_of(value_BS: Float[Array, "*S"], mask_BS: Bool[Array, "*S"]) -> Mean:
 
 def max_of(value_BS: Float[Array, "*S"], mask_BS: Bool[Array, "*S"]) -> Max:
     return Max(jnp.where(mask_BS, value_BS, 0.0).max(initial=0.0))
+
+
+def effective_of(value_BS: Float[Array, "*S"], mask_BS: Bool[Array, "*S"]) -> Effective:
+    kept_BS = jnp.where(mask_BS, value_BS, 0.0)
+    return Effective(kept_BS.sum(), (kept_BS**2).sum(), mask_BS.sum().astype(jnp.float32))
 
 
 def add(left: Sums, right: Sums) -> dict[str, Entry]:
@@ -56,9 +69,12 @@ def finish(sums: Sums) -> Metrics:
     """Host floats; a mean over nothing is left out."""
     out: Metrics = {}
     for name, entry in sums.items():
+        if isinstance(entry, (Mean, Effective)) and float(entry.weight) == 0:
+            continue
         if isinstance(entry, Mean):
-            if float(entry.weight) > 0:
-                out[name] = float(np.float64(entry.total) / np.float64(entry.weight))
+            out[name] = float(np.float64(entry.total) / np.float64(entry.weight))
+        elif isinstance(entry, Effective):
+            out[name] = float(np.float64(entry.total) ** 2 / (np.float64(entry.weight) * entry.square))
         else:
             out[name] = float(entry[0])
     return out

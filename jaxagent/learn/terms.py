@@ -3,8 +3,8 @@
 Policy losses, what wraps one (`corrected`, `pulled`), divergences from another policy, and imitation.
 
 Notation: rho = exp(lp - old), l = lp - reference. Advantages are "larger is better"; losses are minimised.
-Conventions and numbers follow PPO (Schulman 2017), LOOP (2502.01600), GSPO (2507.18071), CISPO (2506.13585)
-and Skill-SD (2604.10674).
+Conventions and numbers follow PPO (Schulman 2017), LOOP (2502.01600), GSPO (2507.18071) and CISPO (2506.13585).
+Distillation is learn/distill.py.
 """
 
 from __future__ import annotations
@@ -160,30 +160,6 @@ def kl(estimator: Estimator = "k3", *, stream: str = "reference") -> Loss:
     return Loss(loss, (stream,))
 
 
-def reverse_kl_iw(*, stream: str = "teacher", rho_max: float | None = None) -> Loss:
-    """rho (e^-l - 1 + l) with l = lp - teacher and rho = lp - sg(old) differentiable (Skill-SD).
-
-    Its gradient is rho l grad lp, exactly that of KL(policy || teacher), even for tokens of an older policy.
-    A stop-gradient on rho would turn it into the forward KL. rho_max caps rho and breaks that exactness.
-    """
-
-    def loss(scores: Scores, streams: Streams) -> tuple[Array, Sums]:
-        mask_BS = streams.mask_BS
-        rho_BS = ratio(scores, streams, "token")
-        rho_BS = rho_BS if rho_max is None else jnp.minimum(rho_BS, rho_max)
-        l_BS = bounded(scores.logprob_BS - streams.logprobs[stream])
-        k3_BS = jnp.exp(-l_BS) - 1.0 + l_BS
-        sums: dict[str, Entry] = {
-            "distill/k3": mean_of(k3_BS, mask_BS),
-            "distill/log_ratio": mean_of(l_BS, mask_BS),
-            "distill/below_teacher_frac": mean_of((l_BS < 0).astype(jnp.float32), mask_BS),
-            "distill/rho_max": max_of(rho_BS, mask_BS),
-        }
-        return rho_BS * k3_BS, sums
-
-    return Loss(loss, (stream,))
-
-
 # --- imitation, entropy ----------------------------------------------------------------------------------------
 
 
@@ -192,6 +168,16 @@ def cross_entropy() -> Loss:
 
     def loss(scores: Scores, streams: Streams) -> tuple[Array, Sums]:
         return -scores.logprob_BS, {"ce/nll": mean_of(-scores.logprob_BS, streams.mask_BS)}
+
+    return Loss(loss)
+
+
+def weighted_likelihood() -> Loss:
+    """-A lp with a constant A that need not be an advantage: a token's weight in a weighted cross-entropy (SIRI)."""
+
+    def loss(scores: Scores, streams: Streams) -> tuple[Array, Sums]:
+        sums: dict[str, Entry] = {"likelihood/nll": mean_of(-scores.logprob_BS, streams.mask_BS)}
+        return -streams.advantage_BS * scores.logprob_BS, sums
 
     return Loss(loss)
 

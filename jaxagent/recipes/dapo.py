@@ -19,11 +19,11 @@ from pydantic import Field, model_validator
 
 from jaxagent.credit.filters import METRICS, varies, zero_std
 from jaxagent.data.refill import Refill
-from jaxagent.data.tasks import TaskSource
 from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials
+from jaxagent.recipes.credit import refuse_dropped_groups
 from jaxagent.recipes.group import AggregateName, GroupOptions, group_credit, group_stage
-from jaxagent.recipes.policy import policy_recipe
+from jaxagent.recipes.policy import drawn, policy_recipe
 from jaxagent.stage import Stage
 from jaxagent.types import Group, Metrics, Sample
 
@@ -46,7 +46,9 @@ class DapoOptions(GroupOptions):
     on_exhausted: Literal["partial", "error"] = "partial"
 
     @model_validator(mode="after")
-    def _knows_the_return(self) -> DapoOptions:
+    def _dynamic_fits(self) -> DapoOptions:
+        if self.dynamic:
+            refuse_dropped_groups(self, "dynamic sampling")
         if self.dynamic and self.informative == "reward" and self.kl_in == "reward":
             raise ValueError(
                 "informative=reward asks for returns while rollouts are still collected, kl_in=reward takes the KL off "
@@ -60,7 +62,7 @@ def stage(options: DapoOptions, materials: Materials) -> Stage:
     if not options.dynamic:
         return plain
     batch, metric = options.draw or options.tasks, METRICS[options.informative]
-    source = TaskSource(materials.tasks, tasks=batch, rollouts=options.group_size, seed=materials.seed)
+    source = drawn(options, materials, batch)
     refill = Refill(
         source.draw,
         batch=batch,

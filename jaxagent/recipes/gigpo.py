@@ -9,23 +9,25 @@ an illegal action.
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from jaxagent.batch.targets import policy_samples, seq_mean_token_mean, step_mean
-from jaxagent.credit.gigpo import Mode, Rewards, gigpo
+from jaxagent.credit.gigpo import EpisodeUnit, Mode, gigpo
 from jaxagent.learn.terms import clipped_pg, kl
 from jaxagent.recipes.base import Materials
+from jaxagent.recipes.credit import refuse_over_steps
 from jaxagent.recipes.policy import PolicyOptions, policy_recipe, policy_update, task_source
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions, returns_of
+from jaxagent.rewards.step_rewards import Rewards
 from jaxagent.stage import Stage, Term
 
 REWARD = RewardOptions.parse({"outcome": "success", "scale": 10.0, "invalid_action": -0.1})
 
 
 class GigpoOptions(PolicyOptions):
-    """gamma, w, mode, rewards, similarity: see credit/gigpo.py.
+    """gamma, w, mode, rewards, similarity, episode_unit, singleton: see credit/gigpo.py.
 
     unit: what a sequence of the loss is: a step, as in the authors' code, or a whole trajectory.
     kl_coef: weight of k3 to the policy at the start of the stage; 0 keeps no reference.
@@ -38,10 +40,17 @@ class GigpoOptions(PolicyOptions):
     mode: Mode = "mean_std"
     rewards: Rewards = "outcome"
     similarity: float = Field(0.0, ge=0, le=1)
+    episode_unit: EpisodeUnit = "trajectories"
+    singleton: Literal["zero", "raw", "drop"] = "zero"
     unit: Literal["step", "trajectory"] = "step"
     clip_low: float = Field(0.2, gt=0, lt=1)
     clip_high: float = Field(0.2, gt=0)
     kl_coef: float = Field(0.01, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _per_step(cls, values: Any) -> Any:
+        return refuse_over_steps(values, "gigpo")
 
 
 def stage(options: GigpoOptions, materials: Materials) -> Stage:
@@ -60,6 +69,8 @@ def stage(options: GigpoOptions, materials: Materials) -> Stage:
             mode=options.mode,
             rewards=options.rewards,
             similarity=options.similarity,
+            episode_unit=options.episode_unit,
+            singleton=options.singleton,
         ),
         samples=partial(policy_samples, terms=tuple(terms)),
         terms=terms,

@@ -24,6 +24,7 @@ from jaxagent.credit.filters import most_varied, zero_std
 from jaxagent.credit.group import group_mean, group_std, per_group
 from jaxagent.learn.loss import Loss
 from jaxagent.recipes.base import Materials
+from jaxagent.recipes.credit import StepCredit, credit_of, refuse_dropped_groups
 from jaxagent.recipes.kl import KlOptions, kl_average, kl_loss, kl_returns, kl_streams, kl_terms
 from jaxagent.recipes.policy import PG, policy_update, task_source
 from jaxagent.recipes.rewards import returns_of
@@ -34,7 +35,7 @@ AggregateName = Literal[
 ]
 
 
-class GroupOptions(KlOptions):
+class GroupOptions(KlOptions, StepCredit):
     """std: divide by the group's standard deviation, of `std_ddof` 1 (verl) or 0, at least `std_floor`, plus `eps`.
 
     singleton: what the only survivor of a group gets: A = 0, A = R ("raw"), or nothing ("drop").
@@ -53,17 +54,20 @@ class GroupOptions(KlOptions):
     max_length: int = Field(1024, ge=1)
 
     @model_validator(mode="after")
-    def _share_is_read(self) -> GroupOptions:
+    def _fits(self) -> GroupOptions:
         if "keep_share" in self.model_fields_set and self.keep_groups not in ("std", "std_rev"):
             raise ValueError(
                 f"keep_share is read with keep_groups std or std_rev, got {self.keep_groups}; drop it"
             )
+        if self.keep_groups != "all":
+            refuse_dropped_groups(self, f"keep_groups={self.keep_groups}")
         return self
 
 
 def group_credit(options: GroupOptions) -> Credit:
     divided = group_std(ddof=options.std_ddof, eps=options.eps, std_floor=options.std_floor)
-    credit = per_group(divided if options.std else group_mean, singleton=options.singleton)
+    base = per_group(divided if options.std else group_mean, singleton=options.singleton)
+    credit = credit_of(options, base)
     if options.keep_groups == "all":
         return credit
     if options.keep_groups == "varied":

@@ -18,6 +18,7 @@ from jaxagent.credit.group import group_mean, leave_one_out, per_group
 from jaxagent.credit.gvpo import gvpo
 from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials
+from jaxagent.recipes.credit import SaltOptions
 from jaxagent.recipes.policy import PolicyOptions, policy_recipe, policy_update, task_source
 from jaxagent.recipes.rewards import returns_of
 from jaxagent.stage import Stage, Term
@@ -26,13 +27,17 @@ BASES = {"group_mean": per_group(group_mean), "leave_one_out": per_group(leave_o
 
 
 class GvpoOptions(PolicyOptions):
-    """b: strength of the correction. shape: mult is the paper's; add, add_all, mask and none are its ablations."""
+    """b: strength of the correction. shape: mult is the paper's; add, add_all, mask and none are its ablations.
+
+    salt: SALT under the correction, e.g. {history: 3} (recipes/credit.py).
+    """
 
     iterations: int = Field(144, ge=1)
     base: Literal["group_mean", "leave_one_out"] = "group_mean"
     b: float = Field(0.2, ge=0)
     shape: Literal["mult", "add", "add_all", "mask", "none"] = "mult"
     invalid_is_fail: bool = True
+    salt: SaltOptions | None = None
     clip_low: float = Field(0.2, gt=0, lt=1)
     clip_high: float = Field(0.28, gt=0)
     learning_rate: float = Field(1e-5, gt=0)
@@ -40,14 +45,13 @@ class GvpoOptions(PolicyOptions):
 
 
 def stage(options: GvpoOptions, materials: Materials) -> Stage:
+    base = BASES[options.base] if options.salt is None else options.salt.over(BASES[options.base])
     return Stage(
         name=materials.name,
         source=task_source(options, materials),
         iterations=options.iterations,
         reward=returns_of(options.reward),
-        credit=gvpo(
-            BASES[options.base], b=options.b, shape=options.shape, invalid_is_fail=options.invalid_is_fail
-        ),
+        credit=gvpo(base, b=options.b, shape=options.shape, invalid_is_fail=options.invalid_is_fail),
         samples=policy_samples,
         terms={"pg": Term(clipped_pg(options.clip_low, options.clip_high), seq_mean_token_mean)},
         needs=("old",) if options.off_policy else (),

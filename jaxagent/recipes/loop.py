@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from jaxagent.batch.targets import constant_count, policy_samples, seq_mean_token_mean, turn_mean
 from jaxagent.credit.filters import abs_min, chain, positive_only
@@ -21,6 +21,7 @@ from jaxagent.credit.group import group_std, leave_one_out, per_group
 from jaxagent.learn.loss import Level
 from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials
+from jaxagent.recipes.credit import StepCredit, credit_of
 from jaxagent.recipes.kl import KlOptions, kl_average, kl_loss, kl_returns, kl_streams, kl_terms
 from jaxagent.recipes.policy import PG, policy_recipe, policy_update, task_source
 from jaxagent.recipes.rewards import returns_of
@@ -29,7 +30,7 @@ from jaxagent.stage import Filter, Stage, Term
 NORMS = {"none": leave_one_out, "group_std": group_std()}
 
 
-class LoopOptions(KlOptions):
+class LoopOptions(KlOptions, StepCredit):
     """ratio: level of the importance ratio; token is best on AppWorld, turn and trajectory are the ablations, *_geo
     their geometric means. positive_only: train on trajectories that are better than the others alone.
     """
@@ -48,6 +49,15 @@ class LoopOptions(KlOptions):
     max_grad_norm: float = Field(0.1, ge=0)
     kl_stop: float = Field(20.0, ge=0)
 
+    @model_validator(mode="after")
+    def _one_advantage_a_ratio(self) -> LoopOptions:
+        if self.ratio == "trajectory" and (self.salt or self.gvpo):
+            raise ValueError(
+                "ratio=trajectory has one clipped term a trajectory and takes one advantage for it, salt and gvpo give "
+                "its steps different ones; use ratio: token or turn, or drop them"
+            )
+        return self
+
 
 def stage(options: LoopOptions, materials: Materials) -> Stage:
     average = turn_mean if options.ratio.startswith("turn") else seq_mean_token_mean
@@ -59,7 +69,7 @@ def stage(options: LoopOptions, materials: Materials) -> Stage:
         source=task_source(options, materials),
         iterations=options.iterations,
         reward=kl_returns(options, returns_of(options.reward)),
-        credit=per_group(NORMS[options.norm], singleton=options.singleton),
+        credit=credit_of(options, per_group(NORMS[options.norm], singleton=options.singleton)),
         filter=_filter(options),
         samples=partial(policy_samples, terms=tuple(terms)),
         terms=terms,

@@ -18,6 +18,7 @@ from jaxagent.batch.mismatch import lag_metrics
 from jaxagent.batch.targets import token_mean
 from jaxagent.config import Record
 from jaxagent.credit.filters import chain, fresh
+from jaxagent.data.curriculum import CurriculumOptions, CurriculumSource
 from jaxagent.data.stored import StoredSource, open_store
 from jaxagent.data.tasks import TaskSource
 from jaxagent.learn.terms import cross_entropy, entropy_bonus
@@ -39,6 +40,9 @@ class PolicyOptions(Record):
     replay: earlier trajectories beside the new ones (recipes/replay.py).
     minibatch: trajectories of an optimiser step; 0 is all of them.
     schedule: of the learning rate, over the stage's optimiser steps, after `warmup_steps`.
+    pool: train on the first so many tasks of the split; 0 is all. What learns from a task's earlier episodes (a
+          curriculum, a task's skills) needs tasks that return.
+    curriculum: draw tasks by what the policy can do (data/curriculum.py); without one, every task once an epoch.
     kl_stop, grad_outlier_sigma: see `Update`; 0 is off.
     mismatch: correction of the difference between sampler and trainer (recipes/mismatch.py).
     max_lag: drop trajectories with a step of a policy more than so many versions old; None keeps all.
@@ -59,6 +63,8 @@ class PolicyOptions(Record):
     warmup_steps: int = Field(0, ge=0)
     weight_decay: float = Field(0.01, ge=0)
     max_grad_norm: float = Field(1.0, ge=0)
+    pool: int = Field(0, ge=0)
+    curriculum: CurriculumOptions | None = None
     kl_stop: float = Field(0.0, ge=0)
     grad_outlier_sigma: float = Field(0.0, ge=0)
     mismatch: MismatchOptions = MismatchOptions()
@@ -76,7 +82,15 @@ def task_source(options: PolicyOptions, materials: Materials) -> Source:
     if options.rollouts_from:
         store = open_store(options.rollouts_from, materials.origin)
         return StoredSource(store, groups=options.tasks, seed=materials.seed, row=materials.row)
-    return TaskSource(materials.tasks, tasks=options.tasks, rollouts=options.group_size, seed=materials.seed)
+    return drawn(options, materials, options.tasks)
+
+
+def drawn(options: PolicyOptions, materials: Materials, tasks: int) -> TaskSource | CurriculumSource:
+    """A source of `tasks` tasks a draw, by the curriculum if there is one."""
+    pool, rollouts, seed = materials.tasks[: options.pool or None], options.group_size, materials.seed
+    if options.curriculum is not None:
+        return CurriculumSource(pool, options.curriculum, tasks=tasks, rollouts=rollouts, seed=seed)
+    return TaskSource(pool, tasks=tasks, rollouts=rollouts, seed=seed)
 
 
 def policy_update(options: PolicyOptions) -> Update:
@@ -110,22 +124,16 @@ def policy_recipe(options: type[PolicyOptions], stage: Callable[[Any, Materials]
         if chosen.solved_nll:
             solved = Term(cross_entropy(), token_mean, chosen.solved_nll)
             made = with_term(made, "solved", solved, lambda item: item.trajectory.success)
-        return replace(made, measure=measures(made.measure, lags))
+        return replace(made, measure=_with_lags(made.measure, chosen.max_lag))
 
     return Recipe(options, whole)
 
 
-def measures(*chosen: Measure | None) -> Measure:
-    """All of them."""
+def _with_lags(measure: Measure | None, max_lag: int | None) -> Measure:
+    def both(groups: Sequence[Group], samples: Sequence[Sample]) -> Metrics:
+        return {**(measure(groups, samples) if measure else {}), **lag_metrics(groups, max_lag)}
 
-    def measure(groups: Sequence[Group], samples: Sequence[Sample]) -> Metrics:
-        return {name: value for each in chosen if each for name, value in each(groups, samples).items()}
-
-    return measure
-
-
-def lags(groups: Sequence[Group], samples: Sequence[Sample]) -> Metrics:
-    return lag_metrics(groups)
+    return both
 
 
 def with_term(stage: Stage, name: str, term: Term, includes: Callable[[Credited], bool]) -> Stage:

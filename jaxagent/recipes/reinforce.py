@@ -17,22 +17,23 @@ from pydantic import Field, model_validator
 
 from jaxagent.batch.targets import policy_samples
 from jaxagent.credit.batch import at_the_end, batch_mean, constant, reinforce
-from jaxagent.credit.gigpo import environment_rewards
 from jaxagent.credit.group import group_mean, leave_one_out, per_group
 from jaxagent.data.average import ReturnAverage
 from jaxagent.learn.terms import policy_gradient
 from jaxagent.recipes.base import Materials
+from jaxagent.recipes.credit import StepCredit, credit_of
 from jaxagent.recipes.group import AggregateName, aggregation
 from jaxagent.recipes.kl import KlOptions, kl_average, kl_loss, kl_returns, kl_streams, kl_terms
 from jaxagent.recipes.policy import PG, policy_recipe, policy_update, task_source
 from jaxagent.recipes.rewards import returns_of
+from jaxagent.rewards.step_rewards import environment_rewards
 from jaxagent.stage import Credit, Source, Stage, Term
 
 REWARDS = {"outcome": at_the_end, "environment": environment_rewards}
 GROUPS = {"leave_one_out": leave_one_out, "leave_none_out": group_mean}
 
 
-class ReinforceOptions(KlOptions):
+class ReinforceOptions(KlOptions, StepCredit):
     """rewards: the return at the last step, or what the environment paid at each. gamma: discount a step.
 
     decay: what the running mean keeps of itself in an iteration. singleton: see GRPO's.
@@ -51,6 +52,10 @@ class ReinforceOptions(KlOptions):
     def _has_a_baseline(self) -> ReinforceOptions:
         if self.kl_in == "reward" and self.rewards == "environment":
             raise ValueError("kl_in=reward changes the return, which rewards=environment does not read")
+        if self.salt is not None and (self.gamma != 1 or self.rewards != "outcome"):
+            raise ValueError(
+                "salt averages the one advantage that a trajectory has; keep gamma: 1 and rewards: outcome with it"
+            )
         if self.baseline not in GROUPS:
             return self
         if self.group_size < 2:
@@ -74,7 +79,7 @@ def stage(options: ReinforceOptions, materials: Materials) -> Stage:
         source=source,
         iterations=options.iterations,
         reward=kl_returns(options, returns_of(options.reward)),
-        credit=credit,
+        credit=credit_of(options, credit),
         samples=partial(policy_samples, terms=tuple(terms)),
         terms=terms,
         needs=kl_streams(options),

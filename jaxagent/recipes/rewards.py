@@ -18,8 +18,8 @@ from jaxagent.config import Record
 from jaxagent.rewards import shaping, truncation
 from jaxagent.rewards.judge import Combine, Criterion, Fallback, Judge
 from jaxagent.rewards.outcome import score, success, test_fraction, zero_on
-from jaxagent.rewards.returns import composed, each
-from jaxagent.rewards.subgoals import Subgoal, subgoals
+from jaxagent.rewards.returns import StepTerm, composed, each
+from jaxagent.rewards.subgoals import Subgoal, subgoal_terms
 from jaxagent.stage import Returns, Reward
 from jaxagent.types import Status
 
@@ -76,6 +76,9 @@ class SubgoalOptions(Record):
     observation: str = ""
     message: str = ""
     weight: float = Field(0.1, gt=0)
+
+    def subgoal(self) -> Subgoal:
+        return Subgoal(self.name, self.observation, self.message, self.weight)
 
 
 class CriterionOptions(Record):
@@ -159,7 +162,12 @@ def returns_of(reward: OutcomeName | RewardOptions) -> Returns:
     if reward.judge is not None:
         return _judge(reward.judge)
     returns = composed(
-        _outcome(reward), _terms(reward), scale=reward.scale, cap=reward.cap, floor=reward.floor
+        _outcome(reward),
+        _terms(reward),
+        step_terms=_step_terms(reward),
+        scale=reward.scale,
+        cap=reward.cap,
+        floor=reward.floor,
     )
     cuts = [truncation.ended(status) for status in reward.cut("mask")]
     if (over := reward.overlong) is not None and over.kind == "filter":
@@ -172,6 +180,13 @@ def _outcome(options: RewardOptions) -> Reward:
     if (over := options.overlong) is not None and over.kind == "exp":
         return truncation.exponential(outcome, start=over.limit - over.buffer, tau=over.tau, unit=over.unit)
     return outcome
+
+
+def outcome_of(reward: OutcomeName | RewardOptions) -> Reward:
+    """The outcome that a return is made of, without scale and terms beside it; of an episode whose return is set."""
+    if isinstance(reward, str):
+        return OUTCOMES[reward]
+    return OUTCOMES[reward.outcome] if reward.judge is None else lambda trajectory: trajectory.reward
 
 
 def _terms(options: RewardOptions) -> dict[str, Reward]:
@@ -190,11 +205,17 @@ def _terms(options: RewardOptions) -> dict[str, Reward]:
         terms["overlong"] = truncation.full_penalty(
             soft, over.factor, truncation.ended(*options.cut("penalty"))
         )
+    return terms
+
+
+def _step_terms(options: RewardOptions) -> dict[str, StepTerm]:
+    """Those that belong to the steps that earned them."""
+    terms: dict[str, StepTerm] = {}
     if options.invalid_action:
-        terms["invalid_action"] = shaping.per_event(options.invalid_action)
+        terms["invalid_action"] = shaping.per_illegal_step(options.invalid_action)
     if options.subgoals:
-        goals = [Subgoal(g.name, g.observation, g.message, g.weight) for g in options.subgoals]
-        terms["subgoals"] = subgoals(goals, cap=options.subgoal_cap, in_order=options.in_order)
+        goals = [goal.subgoal() for goal in options.subgoals]
+        terms["subgoals"] = subgoal_terms(goals, cap=options.subgoal_cap, in_order=options.in_order)
     return terms
 
 

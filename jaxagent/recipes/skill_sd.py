@@ -1,97 +1,96 @@
 """Skill-SD: skill-conditioned self-distillation (arXiv 2604.10674). GRPO, and a teacher that knows a skill.
 
-    teacher  = the same network with a skill of this task in its prompt, scoring the student's own tokens
+    teacher  = the same network with a skill of this task in its prompt
     l_t      = log p_student(y_t | x) - log p_teacher(y_t | x + skill)
-    L        = L_GRPO + lambda * (1/N) sum of rho_t (e^-l_t - 1 + l_t),    rho_t = p / sg(p_old), differentiable
+    L        = L_GRPO + lambda * (1/N) sum of rho_t (e^-l_t - 1 + l_t)       rho_t differentiable in its numerator
 
-The importance weight makes the gradient that of the reverse KL(student || teacher). Students never see a skill. Skills
-come from a summariser that reads finished episodes beside training; a task without a skill contributes GRPO only.
+The importance weight makes the gradient that of the reverse KL(student || teacher). Skills come from a summariser that
+reads finished episodes beside training; a task without a skill contributes GRPO only. Variants:
+
+    sampling: student   y ~ student, plain prompt; the teacher scores them.  rho = p_student / p_student at the start
+    sampling: teacher   y ~ teacher, skill in its prompt; the student scores them behind the plain prompt.
+                        rho = p_student / p_teacher = e^l, in GRPO's ratio as well
+    teacher: dynamic    its weights are the student's at the start of the iteration
+    teacher: frozen     those of the start of the stage
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from jaxagent.auxlm.client import AuxBackend, AuxLimits, AuxLM, ScriptedBackend
-from jaxagent.auxlm.endpoint import EndpointBackend, EndpointConfig
 from jaxagent.batch.targets import policy_samples, seq_mean_token_mean, token_mean
+from jaxagent.chat.render import Renderer
 from jaxagent.credit.group import group_std, per_group
-from jaxagent.learn.terms import clipped_pg, reverse_kl_iw
+from jaxagent.learn.distill import distillation
+from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials
-from jaxagent.recipes.policy import PolicyOptions, policy_recipe, policy_update, task_source
+from jaxagent.recipes.policy import policy_recipe, policy_update
 from jaxagent.recipes.rewards import returns_of
-from jaxagent.skills.bank import SkillBank
-from jaxagent.skills.prompt import full_text, workflow_text
-from jaxagent.skills.source import SkillRules, SkillSource
-from jaxagent.skills.summarise import SUMMARISE, SummariserPool, script_summary
-from jaxagent.stage import Stage, Teacher, Term
+from jaxagent.recipes.skill_options import SkillOptions, skill_openings, skill_source
+from jaxagent.skills.plain import behind_plain_prompts
+from jaxagent.stage import Stage, Teacher, TeacherWeights, Term
+from jaxagent.types import Credited, Sample
 
-TEXTS = {"full": full_text, "workflow": workflow_text}
+WEIGHTS: dict[str, TeacherWeights] = {"dynamic": "current", "frozen": "reference"}
+STREAMS = {"dynamic": "old", "frozen": "reference"}  # of the teacher's weights, where the teacher samples
 
 
-class SkillSdOptions(PolicyOptions):
-    """lambda_: weight of the distillation term. teacher: dynamic is the student at the start of the iteration.
-
-    summariser: "script" extracts the steps that ran, without a language model; "endpoint" asks `endpoint_model` at
-    `endpoint_url` (OpenAI-compatible; its key in the environment variable `endpoint_key_env`).
-    skill_text: "workflow" shows code alone, for models that know nothing else.
-    """
+class SkillSdOptions(SkillOptions):
+    """lambda_: weight of the distillation term. rho_max: cap of its importance weight; 0 is none, and exact."""
 
     lambda_: float = Field(0.001, ge=0)
+    sampling: Literal["student", "teacher"] = "student"
     teacher: Literal["dynamic", "frozen"] = "dynamic"
     rho_max: float = Field(0.0, ge=0)
-    ucb_c: float = Field(1.0, ge=0)
-    buffer_max: int = Field(16, ge=1)
-    skill_text: Literal["full", "workflow"] = "full"
-    summariser: Literal["script", "endpoint"] = "script"
-    endpoint_url: str = ""
-    endpoint_model: str = ""
-    endpoint_key_env: str = ""
     clip_low: float = Field(0.2, gt=0, lt=1)
     clip_high: float = Field(0.2, gt=0)
 
-    @model_validator(mode="after")
-    def _endpoint(self) -> SkillSdOptions:
-        if self.summariser == "endpoint" and not (self.endpoint_url and self.endpoint_model):
-            raise ValueError("summariser='endpoint' needs endpoint_url and endpoint_model")
-        return self
-
 
 def stage(options: SkillSdOptions, materials: Materials) -> Stage:
-    source = SkillSource(
-        task_source(options, materials),
-        SkillBank(options.buffer_max),
-        SummariserPool(AuxLM(_backend(options), AuxLimits())),
-        SkillRules(c=options.ucb_c, text=TEXTS[options.skill_text]),
-    )
-    distillation = reverse_kl_iw(rho_max=options.rho_max or None)
+    weights = WEIGHTS[options.teacher]
+    off = options.sampling == "teacher"
+    source = skill_source(options, materials, in_rollouts=off, weights=weights if off else "current")
     return Stage(
         name=materials.name,
         source=source,
         iterations=options.iterations,
         reward=returns_of(options.reward),
         credit=per_group(group_std()),
-        samples=partial(policy_samples, terms=("pg",), teacher_terms=("distill",)),
+        samples=(
+            partial(_as_the_student, renderer=materials.renderer, sampled_by=STREAMS[options.teacher])
+            if off
+            else _samples
+        ),
         terms={
             "pg": Term(clipped_pg(options.clip_low, options.clip_high), seq_mean_token_mean),
-            "distill": Term(distillation, token_mean, options.lambda_),
+            "distill": Term(distillation(rho_max=options.rho_max or None), token_mean, options.lambda_),
         },
-        teacher=Teacher(source.teacher, "current" if options.teacher == "dynamic" else "reference"),
-        needs=("old",) if options.off_policy else (),
+        teacher=None if off else Teacher(source.teacher, weights),
+        needs=_needs(options),
         sampling=materials.sampling,
         update=policy_update(options),
+        openings=skill_openings(options, source),
+        shown={"skills": source.bank.state},
     )
 
 
-def _backend(options: SkillSdOptions) -> AuxBackend:
-    if options.summariser == "script":
-        return ScriptedBackend({SUMMARISE.name: script_summary})
-    return EndpointBackend(
-        EndpointConfig(options.endpoint_url, options.endpoint_model, api_key_env=options.endpoint_key_env)
-    )
+def _needs(options: SkillSdOptions) -> tuple[str, ...]:
+    """Streams to score as sampled, skill and all: the teacher's, if it samples, is the old policy of its tokens."""
+    if options.sampling == "teacher":
+        return ("old", "reference") if options.teacher == "frozen" else ("old",)
+    return ("old",) if options.off_policy else ()
+
+
+def _samples(credited: Sequence[Credited]) -> list[Sample]:
+    return policy_samples(credited, terms=("pg",), teacher_terms=("distill",))
+
+
+def _as_the_student(credited: Sequence[Credited], *, renderer: Renderer, sampled_by: str) -> list[Sample]:
+    return _samples(behind_plain_prompts(credited, renderer, sampled_by=sampled_by))
 
 
 RECIPE = policy_recipe(SkillSdOptions, stage)

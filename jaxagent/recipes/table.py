@@ -6,7 +6,27 @@ import difflib
 from collections.abc import Mapping
 
 from jaxagent.errors import ConfigError
-from jaxagent.recipes import cispo, dapo, gigpo, grpo, gspo, gvpo, loop, reinforce, rpp, sft, skill_sd
+from jaxagent.recipes import (
+    agentevolver,
+    cispo,
+    dapo,
+    gigpo,
+    grpo,
+    gspo,
+    gvpo,
+    loop,
+    opd,
+    reinforce,
+    rft,
+    rpp,
+    sage,
+    sft,
+    siri,
+    skill_grpo,
+    skill_sd,
+    skillrl,
+    step_returns,
+)
 from jaxagent.recipes.base import Recipe
 
 RECIPES: Mapping[str, Recipe] = {
@@ -20,7 +40,15 @@ RECIPES: Mapping[str, Recipe] = {
     "loop": loop.RECIPE,
     "gvpo": gvpo.RECIPE,
     "gigpo": gigpo.RECIPE,
+    "step_returns": step_returns.RECIPE,
+    "agentevolver": agentevolver.RECIPE,
     "skill_sd": skill_sd.RECIPE,
+    "skill_grpo": skill_grpo.RECIPE,
+    "opd": opd.RECIPE,
+    "siri": siri.RECIPE,
+    "skillrl": skillrl.RECIPE,
+    "rft": rft.RECIPE,
+    "sage": sage.RECIPE,
 }
 
 

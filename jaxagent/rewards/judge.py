@@ -99,14 +99,14 @@ def judge_payload(trajectory: Trajectory) -> dict[str, Any]:
     steps = [
         {
             "number": step.k + 1,
-            "message": _cut(step.text),
+            "message": cut(step.text),
             "status": str(step.exec_status),
-            "observation": _cut(step.observation_after),
+            "observation": cut(step.observation_after),
         }
         for step in _shown(trajectory.steps)
     ]
     return {
-        "request": _cut("\n".join(asked)),
+        "request": cut("\n".join(asked)),
         "steps": steps,
         "steps_left_out": len(trajectory.steps) - len(steps),
         "ended": str(trajectory.status),
@@ -120,12 +120,12 @@ def _shown(steps: Sequence[Step]) -> Sequence[Step]:
     return (*steps[:half], *steps[-half:])
 
 
-def _cut(text: str) -> str:
+def cut(text: str, limit: int = SHOWN_CHARS) -> str:
     """The middle goes: a message's action stands at its end, behind the reasons for it."""
-    if len(text) <= SHOWN_CHARS:
+    if len(text) <= limit:
         return text
-    half = SHOWN_CHARS // 2
-    return f"{text[:half]}… [{len(text) - SHOWN_CHARS} characters left out] …{text[-half:]}"
+    half = limit // 2
+    return f"{text[:half]}… [{len(text) - limit} characters left out] …{text[-half:]}"
 
 
 class Judge:

@@ -5,12 +5,15 @@ Terms are added with `plus`; they stay small against the outcome and capped (sha
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from math import exp
 from typing import Literal
 
+import numpy as np
+from jaxtyping import Float
+
 from jaxagent.errors import ConfigError
+from jaxagent.rewards.returns import StepTerm
 from jaxagent.stage import Reward
 from jaxagent.types import Step, Trajectory
 
@@ -118,9 +121,10 @@ def tool_use(trajectory: Trajectory) -> float:
     )
 
 
-Count = Callable[[Trajectory], int]
+def per_illegal_step(penalty: float) -> StepTerm:
+    """A fixed amount for every message without a legal action, at its step, e.g. -0.1 (GiGPO)."""
 
+    def by_step(trajectory: Trajectory) -> Float[np.ndarray, "K"]:
+        return penalty * np.array([bool(step.action.error) for step in trajectory.steps], np.float64)
 
-def per_event(penalty: float, count: Count = invalid_actions) -> Reward:
-    """A fixed amount an event, e.g. -0.1 an invalid action (GiGPO)."""
-    return lambda trajectory: penalty * count(trajectory)
+    return by_step

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxagent.errors import ConfigError
+from jaxagent.rewards.returns import StepTerm
 from jaxagent.stage import Reward
 from jaxagent.types import Step, Trajectory
 
@@ -75,10 +76,40 @@ def _next(open_goals: Sequence[Subgoal], step: Step, in_order: bool) -> Subgoal 
 
 
 def subgoals(goals: Sequence[Subgoal], *, cap: float = 0.3, in_order: bool = False) -> Reward:
-    """Their capped sum, as a term beside the outcome. Step-level estimators take `subgoal_rewards` instead."""
+    """Their capped sum, as a term beside the outcome. Step-level estimators take `subgoal_terms` instead."""
+    by_step = subgoal_terms(goals, cap=cap, in_order=in_order)
+    return lambda trajectory: float(by_step(trajectory).sum())
+
+
+def subgoal_terms(goals: Sequence[Subgoal], *, cap: float = 0.3, in_order: bool = False) -> StepTerm:
+    """`subgoal_rewards` of these subgoals."""
+    _check(goals, cap)
+    return lambda trajectory: subgoal_rewards(trajectory, goals, cap=cap, in_order=in_order)
+
+
+def progress_shaping(
+    goals: Sequence[Subgoal], *, gamma: float, cap: float = 0.3, in_order: bool = False
+) -> StepTerm:
+    """Potential-based rewards F_k, [K], with Phi(s_k) the weight of the subgoals reached before step k.
+
+    Returns of the same gamma then hold -Phi(s_k) at step k: a subgoal pays where it is reached and is owed from there
+    on, so that what is worth most is unchanged.
+    """
+    _check(goals, cap)
+
+    def by_step(trajectory: Trajectory) -> Float[np.ndarray, "K"]:
+        reached_K = np.cumsum(
+            subgoal_rewards(trajectory, goals, cap=cap, in_order=in_order), dtype=np.float64
+        )
+        potential = [0.0, *reached_K[:-1], 0.0] if reached_K.size else [0.0]
+        return potential_rewards(potential, gamma=gamma)
+
+    return by_step
+
+
+def _check(goals: Sequence[Subgoal], cap: float) -> None:
     if cap <= 0 or any(goal.weight <= 0 for goal in goals):
         raise ConfigError(f"subgoals: cap={cap} and all weights must be above 0")
-    return lambda trajectory: float(subgoal_rewards(trajectory, goals, cap=cap, in_order=in_order).sum())
 
 
 Potential = Callable[[Trajectory, int], float]

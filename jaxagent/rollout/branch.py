@@ -38,11 +38,13 @@ def prefix_of(branch: Branch, characters: int) -> Prefix:
     steps = branch.trajectory.steps
     before = steps[: branch.step]
     results = [StepResult(steps[0].observation_before, anchor=steps[0].anchor)]
+    results += [result for _, result in branch.trajectory.before]
     for step, after in zip(before, steps[1:], strict=False):
         results.append(
             StepResult(step.observation_after, step.exec_status, reward=step.reward, anchor=after.anchor)
         )
-    return Prefix(tuple(step.action for step in before), tuple(results), characters=characters)
+    actions = [action for action, _ in branch.trajectory.before] + [step.action for step in before]
+    return Prefix(tuple(actions), tuple(results), characters=characters)
 
 
 def extend_to(branch: Branch, history: History) -> None:

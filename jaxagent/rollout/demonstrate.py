@@ -7,6 +7,7 @@ a tokenizer may be trained on what was played. Not its job: choosing what to lea
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from jaxagent.chat.render import Renderer
 from jaxagent.data.slips import slip
-from jaxagent.envs.protocol import EnvSpec
+from jaxagent.envs.protocol import EnvSpec, ScriptedPolicy
 from jaxagent.errors import ConfigError
 from jaxagent.types import (
     Action,
@@ -41,6 +42,7 @@ class Played:
     actions: tuple[Action, ...]
     results: tuple[StepResult, ...]
     evaluation: Evaluation
+    before: tuple[tuple[Action, StepResult], ...] = ()
 
     def messages(self, spec: EnvSpec) -> list[Message]:
         """The whole conversation. The last observation is left out: nobody reads it."""
@@ -91,6 +93,32 @@ def play(spec: EnvSpec, task: Task, *, rng: Random, sloppiness: float = 0.0, sli
         env.close()
 
 
+def perform(
+    spec: EnvSpec,
+    task: Task,
+    policy: ScriptedPolicy,
+    *,
+    prompt: Callable[[Prompt], Prompt],
+    before: Callable[[Prompt], Sequence[Action]],
+) -> Played:
+    """Play one episode by a policy of the caller's, with an opening and a start as a `Plan` gives them."""
+    env = (spec.rehearse or spec.make)()
+    try:
+        results = [env.reset(task)]
+        opening = spec.prompt(task, results[0])
+        prelude = tuple((action, env.step(action)) for action in before(opening))
+        texts: list[str] = []
+        actions: list[Action] = []
+        while not results[-1].done and len(texts) < spec.max_steps:
+            texts.append(policy.act(results[-1].observation))
+            actions.append(spec.parse(Message("assistant", texts[-1])))
+            results.append(env.step(actions[-1]))
+        verdict = env.evaluate()
+        return Played(task, prompt(opening), tuple(texts), tuple(actions), tuple(results), verdict, prelude)
+    finally:
+        env.close()
+
+
 def tokens(played: Played, spec: EnvSpec, renderer: Renderer, number: int = 0) -> Trajectory:
     """The trajectory of a played episode, in one segment. `number` tells several of one task apart."""
     ids = list(renderer.open(played.prompt))
@@ -114,6 +142,7 @@ def tokens(played: Played, spec: EnvSpec, renderer: Renderer, number: int = 0) -
         steps=tuple(steps),
         segments=(Segment(np.asarray(ids, np.int32), step_T >= 0, step_T, {"behaviour": behaviour_T}),),
         evaluation=played.evaluation,
+        before=played.before,
     )
 
 

@@ -24,6 +24,7 @@ from jaxagent.rollout.branch import branch_name, extend_to, kept_steps, prefix_o
 from jaxagent.rollout.context import History, check_prefix
 from jaxagent.stage import Branch
 from jaxagent.types import (
+    Action,
     Completion,
     ExecStatus,
     Generate,
@@ -39,6 +40,7 @@ from jaxagent.types import (
     Trajectory,
 )
 
+PLAIN = "plain_prompt"  # key of `Trajectory.extra`: the opening before a plan's `prompt` rewrote it
 _sessions = itertools.count()
 T = TypeVar("T")
 
@@ -93,9 +95,11 @@ async def run_episode(
     prompt: Callable[[Prompt], Prompt] | None = None,
     label: str = "",
     branch: Branch | None = None,
+    before: Callable[[Prompt], Sequence[Action]] | None = None,
 ) -> Trajectory:
     """Run one episode of `task`. `prompt` rewrites the opening (skill injection). `branch` opens it in the middle.
 
+    before: the environment's opening -> actions played unseen before the first message.
     The random stream is named by (key_seed, task or branch, rollout, step) only: a retry samples the same again.
     """
     name = branch_name(branch) if branch else task.task_id
@@ -104,8 +108,11 @@ async def run_episode(
     key = SampleKey(key_seed, task_key(name), rollout, 0)
     handle = await pool.open(spec, task, prefix_of(branch, characters(spec, limits)) if branch else None)
     try:
-        episode = _Episode(spec, handle, renderer, limits)
-        opening = _open(episode, task, prompt) if branch is None else _open_branch(episode, branch)
+        episode = _Episode(spec, handle, renderer, limits, handle.first)
+        if branch is None:
+            opening = await _open(episode, task, prompt, before)
+        else:
+            opening = _open_branch(episode, branch)
         ask = asker(generate, session, key, with_stops(sampling, renderer.stop_ids))
         status = await _play(episode, ask)
         evaluation = await _timed(episode, handle.evaluate())
@@ -123,7 +130,9 @@ async def run_episode(
                 "env_s": episode.env_s,
                 "generate_s": episode.generate_s,
                 **({"branch": name} if branch else {}),
+                **({PLAIN: episode.plain} if episode.plain is not None else {}),
             },
+            before=episode.before,
         )
     finally:
         await handle.close()
@@ -132,22 +141,35 @@ async def run_episode(
 
 @dataclass
 class _Episode:
-    """What an episode is played with, and what has happened so far."""
+    """What an episode is played with, and what has happened so far. start: what the first message answers."""
 
     spec: EnvSpec
     handle: EnvHandle
     renderer: Renderer
     limits: EpisodeLimits
+    start: StepResult
+    before: tuple[tuple[Action, StepResult], ...] = ()
     history: History = field(default_factory=History)
     steps: list[Step] = field(default_factory=list)
     first: int = 0  # number of the first message, counted from the start of the task
+    plain: Prompt | None = None  # the opening before it was rewritten
     env_s: float = 0.0
     generate_s: float = 0.0
 
 
-def _open(episode: _Episode, task: Task, rewrite: Callable[[Prompt], Prompt] | None) -> Prompt:
+async def _open(
+    episode: _Episode,
+    task: Task,
+    rewrite: Callable[[Prompt], Prompt] | None,
+    before: Callable[[Prompt], Sequence[Action]] | None,
+) -> Prompt:
     opening = guarded("prompt", lambda: episode.spec.prompt(task, episode.handle.first))
-    opening = opening if rewrite is None else rewrite(opening)
+    for action in () if before is None else before(opening):
+        result = await _timed(episode, episode.handle.step(action))
+        episode.before += ((action, result),)
+        episode.start = replace(episode.start, anchor=result.anchor, done=result.done)
+    if rewrite is not None:
+        episode.plain, opening = opening, rewrite(opening)
     episode.history.extend(episode.renderer.open(opening))
     return opening
 
@@ -156,6 +178,11 @@ def _open_branch(episode: _Episode, branch: Branch) -> Prompt:
     extend_to(branch, episode.history)
     episode.steps.extend(kept_steps(branch))
     episode.first = branch.step
+    episode.before = branch.trajectory.before
+    if branch.step == 0:  # the last answer is one that the policy has not seen
+        first = branch.trajectory.steps[0]
+        episode.start = StepResult(first.observation_before, anchor=first.anchor)
+    episode.plain = branch.trajectory.extra.get(PLAIN)
     return branch.trajectory.prompt
 
 
@@ -163,7 +190,9 @@ async def _play(episode: _Episode, ask: Ask) -> Status:
     """Alternate messages and observations until the episode ends; returns how."""
     spec, limits, history = episode.spec, episode.limits, episode.history
     max_steps = min(spec.max_steps, limits.max_steps or spec.max_steps)
-    before = episode.handle.first
+    before = episode.start
+    if before.done:
+        return Status.DONE
     stored_T = history.ids_T
     for k in range(episode.first, max_steps):
         room = limits.context - len(history)

@@ -24,8 +24,12 @@ Outcome = Trajectory | Dropped
 
 
 def slots_of(plans: Sequence[Plan]) -> list[Slot]:
-    """A task, or a place, that is planned twice under one label goes on counting: no stream is used twice."""
+    """A task, or a place, that is planned twice under one label goes on counting: no stream is used twice.
+
+    A plan that says its first number (the place of its chain) has it, and later ones go on after the highest.
+    """
     used: Counter[tuple[str, str]] = Counter()
+    seen: set[tuple[str, str, int]] = set()
     slots: list[Slot] = []
     for index, plan in enumerate(plans):
         if plan.n < 1:
@@ -33,8 +37,16 @@ def slots_of(plans: Sequence[Plan]) -> list[Slot]:
                 f"the plan of task {plan.task.task_id!r} asks for {plan.n} rollouts; at least 1"
             )
         name = (branch_name(plan.branch) if plan.branch else plan.task.task_id, plan.label)
-        slots += [Slot(index, used[name] + offset) for offset in range(plan.n)]
-        used[name] += plan.n
+        first = used[name] if plan.first is None else plan.first
+        numbers = range(first, first + plan.n)
+        if twice := seen & {(*name, number) for number in numbers}:
+            raise ConfigError(
+                f"rollout {min(twice)[-1]} of task {plan.task.task_id!r} is planned twice under label {plan.label!r}; "
+                "both would draw from one random stream"
+            )
+        seen |= {(*name, number) for number in numbers}
+        slots += [Slot(index, number) for number in numbers]
+        used[name] = max(used[name], first + plan.n)
     return slots
 
 

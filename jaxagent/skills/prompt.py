@@ -32,10 +32,14 @@ def workflow_text(skill: Skill) -> str:
 
 
 def inject(prompt: Prompt, skill: Skill, *, text: Callable[[Skill], str] = full_text) -> Prompt:
-    """The prompt with the skill's text in its first system message, else in its first user message."""
+    """The prompt with the skill's text in it."""
+    return add_lesson(prompt, text(skill))
+
+
+def add_lesson(prompt: Prompt, lesson: str) -> Prompt:
+    """The prompt with a lesson in its first system message, else in its first user message."""
     messages = list(prompt.messages)
     roles = [message.role for message in messages]
-    lesson = text(skill)
     if "system" in roles:
         index = roles.index("system")
         content = f"{messages[index].content}\n\n{lesson}"
@@ -43,6 +47,6 @@ def inject(prompt: Prompt, skill: Skill, *, text: Callable[[Skill], str] = full_
         index = roles.index("user")
         content = f"{lesson}\n\n{messages[index].content}"
     else:
-        raise DataError("a skill needs a system or user message to stand in; this prompt has neither")
+        raise DataError("a lesson needs a system or user message to stand in; this prompt has neither")
     messages[index] = replace(messages[index], content=content)
     return replace(prompt, messages=tuple(messages))

@@ -1,6 +1,7 @@
 """A source that remembers: it wraps another source and keeps the skill bank of Skill-SD beside it.
 
-    next      summaries that finished become visible; plans come from the inner source (rollouts see no skill)
+    next      summaries that finished become visible; plans come from the inner source. Rollouts see no skill, unless
+              the rules put their task's into their prompts
     teacher   the opening of the teacher's context: the plain prompt with one skill, one for a whole group
     observe   the mean group return is credited to the skill that taught; episodes go to the summariser
 
@@ -10,7 +11,7 @@ A task without skills has no teacher: `teacher` gives None.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxagent.skills.bank import Skill, SkillBank
@@ -35,6 +36,8 @@ class SkillRules:
     """c: UCB's exploration weight. scope: which tasks share a buffer. text: how a skill is written out.
 
     max_chars: a longer text is cut at its end: what does not fit is the lesson's loss, never the episode's.
+    in_rollouts: rollouts have the skill in their prompt (skill-augmented GRPO; a teacher that samples).
+    weights:  whose parameters sample with it ("reference": those of the stage's start).
     """
 
     c: float = 1.0
@@ -42,6 +45,8 @@ class SkillRules:
     select: Callable[[Group], Sequence[Trajectory]] = best_and_worst
     text: Callable[[Skill], str] = full_text
     max_chars: int = 4000
+    in_rollouts: bool = False
+    weights: str = "current"
 
     def lesson(self, skill: Skill) -> str:
         return self.text(skill)[: self.max_chars]
@@ -60,12 +65,37 @@ class SkillSource:
             if summary.skill is not None:
                 self.bank.add(summary.key, summary.skill)
         self._picks = {}
-        return self.inner.next(iteration)
+        work = self.inner.next(iteration)
+        if not self.rules.in_rollouts:
+            return work
+        return [self._shown(item) if isinstance(item, Plan) else item for item in work]  # type: ignore[return-value]
 
     def teacher(self, trajectory: Trajectory) -> Prompt | None:
         """The trajectory's opening with its task's skill in it, or None if there is no skill yet."""
         skill = self._pick(self.rules.scope(trajectory.task))
         return None if skill is None else inject(trajectory.prompt, skill, text=self.rules.lesson)
+
+    def _shown(self, plan: Plan) -> Plan:
+        """The plan with its task's skill in the prompt, if there is one."""
+        skill = self._pick(self.rules.scope(plan.task))
+        if skill is None:
+            return plan
+        before = plan.prompt
+
+        def prompt(opening: Prompt) -> Prompt:
+            opening = opening if before is None else before(opening)
+            return inject(opening, skill, text=self.rules.lesson)
+
+        return replace(plan, prompt=prompt, label="skill", weights=self.rules.weights)
+
+    def opening(self, task: Task, prompt: Prompt) -> Prompt:
+        """The opening with the best skill that the task's buffer has proven, to measure what skills are worth."""
+        skills = self.bank.skills(self.rules.scope(task))
+        tried = [skill for skill in skills if skill.retrievals]
+        if not tried:
+            return prompt
+        best = max(tried, key=lambda skill: skill.mean_return)
+        return inject(prompt, best, text=self.rules.lesson)
 
     def observe(self, groups: Sequence[Group]) -> Metrics:
         taught = explored = 0

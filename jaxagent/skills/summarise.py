@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from jaxagent.auxlm.background import Background
 from jaxagent.auxlm.client import AuxLM, AuxRequest
 from jaxagent.auxlm.role import Payload, Role
+from jaxagent.rollout.review import plain_prompt
 from jaxagent.skills.bank import Skill
 from jaxagent.types import ExecStatus, Metrics, Trajectory
 
@@ -78,7 +79,10 @@ SUMMARISE = Role(
 
 
 def summary_payload(trajectory: Trajectory) -> dict[str, Any]:
-    """What the summariser sees: the request, the steps (long ones cut, with a mark), the outcome."""
+    """What the summariser sees: the request, the steps (long ones cut, with a mark), the outcome.
+
+    An earlier lesson in the prompt is not part of the request.
+    """
     steps = [
         {
             "action": _cut(step.action.text or step.text),
@@ -87,7 +91,7 @@ def summary_payload(trajectory: Trajectory) -> dict[str, Any]:
         }
         for step in trajectory.steps[:SHOWN_STEPS]
     ]
-    request = [message.content for message in trajectory.prompt.messages if message.role == "user"]
+    request = [message.content for message in plain_prompt(trajectory).messages if message.role == "user"]
     return {
         "task": {"id": trajectory.task.task_id, "request": _cut(request[-1] if request else "")},
         "steps": steps,

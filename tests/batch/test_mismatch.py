@@ -107,6 +107,8 @@ def test_how_old_the_steps_are():
         "async/lag_mean": 0.5,
         "async/lag_max": 2.0,
     }
+    assert mismatch.lag_metrics([Group(task, (fresh, stale))], max_lag=1)["async/stale"] == 1.0
+    assert mismatch.lag_metrics([Group(task, (fresh, stale))], max_lag=2)["async/stale"] == 0.0
     assert mismatch.lag_metrics([Group(task, ())]) == {}
 
 

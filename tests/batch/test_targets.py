@@ -18,6 +18,7 @@ from jaxagent.types import (
     Task,
     Trajectory,
 )
+from tests.made_episodes import make_step, make_trajectory
 
 
 def sample(trajectory, loss, step=None, include=None):
@@ -155,6 +156,17 @@ def test_imitation_masks_failed_steps_and_weighs_tokens():
     np.testing.assert_array_equal(built.include["ce"], [0, 0, 0, 1, 4, 1, 0, 0, 0, 1, 1, 0])
     everything = [Credited(trajectory([ERROR, ERROR]), np.ones(2, np.float32))]
     assert targets.imitation_samples(everything, mask_errors=True) == []
+
+
+def test_the_loss_of_failed_steps_is_masked_and_that_of_their_correction_is_not():
+    """Negative log-likelihoods 1, 2, 4, 1 of steps ok, error, error, ok: (1 + 1) / 2."""
+    statuses = [ExecStatus.OK, ERROR, ERROR, ExecStatus.OK]
+    episode = make_trajectory(steps=[make_step(k, tokens=1, status=s) for k, s in enumerate(statuses)])
+    credited, nll_T = [Credited(episode, np.ones(4, np.float32))], np.array([0.0, 1.0, 2.0, 4.0, 1.0])
+    for mask_errors, loss in ((True, 1.0), (False, 2.0)):
+        samples = targets.imitation_samples(credited, mask_errors=mask_errors)
+        weights, count = targets.token_mean(samples, "ce")
+        assert (weights[0] * nll_T).sum() / count == pytest.approx(loss)
 
 
 def test_credit_finer_than_a_step_rules():

@@ -14,8 +14,8 @@ from jaxagent.credit.batch import (
     token_returns,
     whiten,
 )
-from jaxagent.credit.gigpo import environment_rewards
 from jaxagent.errors import ConfigError, RolloutError
+from jaxagent.rewards.step_rewards import environment_rewards
 from jaxagent.types import Group, Segment, Status
 from tests.made_episodes import make_group, make_step, make_task, make_trajectory
 

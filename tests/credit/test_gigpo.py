@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jaxagent.credit.gigpo import anchor_ids, discounted, environment_rewards, gigpo, outcome_rewards
+from jaxagent.credit.gigpo import anchor_ids, episode_advantages, gigpo
 from jaxagent.credit.group import group_mean, group_std, per_group
+from jaxagent.credit.stats import credit_metrics
 from jaxagent.errors import ConfigError
-from jaxagent.rewards.returns import PARTS
-from jaxagent.types import Action, Group, Status
+from jaxagent.rewards.step_rewards import discounted, outcome_rewards
+from jaxagent.types import Group, Status
 from tests.made_episodes import make_step, make_task, make_trajectory
 
 STATES = [["s0", "s1", "s2"], ["s0", "s1", "s3"], ["s0", "s4"]]
@@ -79,18 +80,51 @@ def test_similar_states_may_be_merged():
     assert [int(ids[0]) for ids in anchor_ids(steps, similarity=0.0)] == [0, 1, 2]
 
 
-def test_penalties_stay_at_their_steps_and_the_environment_may_pay_by_step():
-    steps = [make_step(0), replace(make_step(1), action=Action(error="none found")), make_step(2)]
-    trajectory = replace(
-        make_trajectory(0.0, steps=steps), reward=9.9, extra={PARTS: {"invalid_action": -0.1}}
+def test_episode_statistics_over_steps_as_in_the_authors_code():
+    """Returns 10, 0, 10 of 3, 3 and 2 steps: the mean is 6.667 over trajectories, 6.25 over steps."""
+    return_G, count_G = np.array(RETURNS), np.array([3, 3, 2])
+    close([episode_advantages(return_G, group_mean)], [return_G - 20 / 3])
+    close([episode_advantages(return_G, group_mean, count_G)], [return_G - 6.25])
+    step_part = [[2.85, 4.75, 0], [-6.175, -4.75, 0], [3.325, 0]]
+    expected = [r - 6.25 + np.array(s) for r, s in zip(RETURNS, step_part)]
+    close(advantages(mode="mean", episode_unit="steps"), expected)
+    std = np.repeat(return_G, count_G).std(ddof=1) + 1e-6
+    close(advantages(mode="mean_std", w=0.0, episode_unit="steps")[2:], [np.full(2, (10 - 6.25) / std)])
+
+
+def test_an_episode_without_a_step_does_not_count_over_steps():
+    with_empty = Group(make_task(), (*GROUP.trajectories, episode(3, [], 0.0)))
+    close(
+        advantages(with_empty, mode="mean", episode_unit="steps")[:3],
+        advantages(mode="mean", episode_unit="steps"),
     )
-    assert outcome_rewards(trajectory) == pytest.approx([0, -0.1, 10])
-    paid = replace(trajectory, steps=tuple(replace(s, reward=r) for s, r in zip(steps, [0.5, 0.0, 0.25])))
-    assert environment_rewards(paid).tolist() == [0.5, 0.0, 0.25]
 
 
-def test_an_episode_without_a_step_is_kept():
+@pytest.mark.parametrize(("singleton", "expected"), [("zero", [[0, 0]]), ("raw", [[5, 5]]), ("drop", [])])
+def test_a_group_of_one(singleton, expected):
+    one = Group(make_task(), (episode(0, ["s0", "s1"], 5.0),))
+    close(advantages(one, singleton=singleton), expected)
+    assert len(advantages(GROUP, singleton=singleton)) == 3
+
+
+def test_what_is_logged():
+    out = credit_metrics(gigpo(mode="mean")([GROUP]))
+    assert out["gigpo/states"] == 5 / 8
+    assert out["gigpo/shared_frac"] == 5 / 8  # s0 three times, s1 twice
+    assert out["gigpo/largest_state"] == 3
+    assert out["gigpo/episode_abs"] == pytest.approx(40 / 9)
+    assert out["gigpo/step_abs"] == pytest.approx((2.85 + 4.75 + 6.175 + 4.75 + 3.325) / 8)
+
+
+def test_an_episode_without_a_step_is_kept_and_no_group_gives_nothing():
     assert advantages(Group(make_task(), (episode(0, [], 0.0), *GROUP.trajectories)))[0].shape == (0,)
+    assert advantages(Group(make_task(), (episode(0, [], 0.0),)))[0].shape == (0,)
+    assert gigpo()([]) == gigpo()([Group(make_task(), ())]) == []
+
+
+def test_an_unknown_singleton_policy_is_refused():
+    with pytest.raises(ConfigError, match="known policies: zero, raw, drop"):
+        gigpo(singleton="keep")
 
 
 @pytest.mark.parametrize("wrong", [{"gamma": 1.1}, {"w": -1.0}, {"similarity": 2.0}])

@@ -108,3 +108,39 @@ def test_masking_errors_that_no_message_has_is_refused(tmp_path):
     clean = [say("user", "go"), say("assistant", "print(1)")]
     with pytest.raises(DataError, match="mask_errors, but no message"):
         sft(written(tmp_path, {"messages": clean}), mask_errors=True)
+
+
+EXAMPLE = [say("user", "an example"), say("assistant", "solved"), *TALK]
+
+
+def test_what_belongs_to_the_prompt_is_not_trained(tmp_path):
+    (whole,) = read_conversations(written(tmp_path, {"messages": EXAMPLE}), PLAIN)
+    (after,) = read_conversations(written(tmp_path, {"messages": EXAMPLE, "prompt_turn_idx": 2}), PLAIN)
+    assert [len(whole.steps), len(after.steps)] == [3, 2]
+    assert [step.exec_status for step in after.steps] == [ExecStatus.RUNTIME_ERROR, ExecStatus.OK]
+    assert [message.content for message in after.prompt.messages] == ["an example", "solved", "go"]
+    (segment,), (full,) = after.segments, whole.segments
+    np.testing.assert_array_equal(segment.ids_T, full.ids_T)
+    np.testing.assert_array_equal(segment.mask_T, full.step_T >= 1)
+    np.testing.assert_array_equal(segment.step_T, np.where(full.step_T >= 1, full.step_T - 1, -1))
+
+
+def test_a_line_may_say_its_task_and_verdict(tmp_path):
+    lines = [{"messages": TALK, "task": "t7", "success": True}, {"messages": TALK, "success": False}]
+    first, second = read_conversations(written(tmp_path, *lines), PLAIN)
+    assert (first.task.task_id, first.success, second.success) == ("t7", True, False)
+    assert first.traj_id != second.traj_id
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"prompt_turn_idx": 4}, "prompt_turn_idx=4"),
+        ({"prompt_turn_idx": -1}, "prompt_turn_idx=-1"),
+        ({"prompt_turn_idx": True}, "prompt_turn_idx=True"),
+        ({"success": "yes"}, "expected true or false"),
+    ],
+)
+def test_fields_that_cannot_be_are_refused_by_name(tmp_path, fields, message):
+    with pytest.raises(DataError, match=message):
+        read_conversations(written(tmp_path, {"messages": TALK, **fields}), PLAIN)

@@ -9,14 +9,22 @@ from jaxagent.metrics import read_metrics
 from jaxagent.run import export_run, run_training
 from tests.e2e.run_files import small_run
 
-RECIPES = ("sft", "grpo", "loop", "gvpo", "skill_sd")
+RECIPES = ("sft", "grpo", "loop", "gvpo", "skill_sd", "siri", "skillrl")
+WITH_SKILLS = ("skill_sd", "siri", "skillrl")
+OPTION = "stages.0.options."
+CHANGES = {  # to two iterations
+    "sft": ["eval.every=1"],
+    "siri": [
+        f"{OPTION}{change}" for change in ("warmup_steps=0", "warmup_min=0", "warmup_max=1", "success_at=0.0")
+    ],
+    "skillrl": [f"{OPTION}{change}" for change in ("warmup_steps=0", "update_every=1")],
+}
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_recipe_trains_from_its_run_file(tmp_path, recipe):
     folder = tmp_path / "run"
-    measured = ["eval.every=1"] if recipe == "sft" else []
-    assert run_training(small_run(f"world_{recipe}", folder, *measured)) == 0
+    assert run_training(small_run(f"world_{recipe}", folder, *CHANGES.get(recipe, ()))) == 0
 
     records = [record for record in read_metrics(folder / "metrics.jsonl") if "when" not in record]
     assert [record["step"] for record in records] == list(range(6))
@@ -26,7 +34,12 @@ def test_recipe_trains_from_its_run_file(tmp_path, recipe):
         assert record["rollout/submitted"] == 8 == record["rollout/kept"] + record["rollout/dropped"]
 
     result = json.loads((folder / "result.json").read_text())
-    assert set(result["after"]) == {"test_normal/greedy", "test_normal/sampled"}
+    plain = {"test_normal/greedy", "test_normal/sampled"}
+    skilled = {f"{mode}+skills" for mode in plain} if recipe in WITH_SKILLS else set()
+    assert set(result["after"]) == plain | skilled
+    assert set(result["before"]) == plain  # of the stage before
+    if skilled:
+        assert json.loads((folder / f"{recipe}.skills.json").read_text()) is not None
     assert {"tgc", "sgc"} <= set(result["before"]["test_normal/greedy"])
     assert result["compilations"] > 0
     spent = sum(sum(parts.values()) for parts in result["seconds"].values())

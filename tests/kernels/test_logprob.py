@@ -99,6 +99,39 @@ def test_poisoned_rows_outside_keep_do_not_leak():
     assert all(np.array_equal(g, w) for g, w in zip(got, want))
 
 
+def test_a_traced_temperature_equals_a_fixed_one_and_compiles_once():
+    hidden_XD, head_VD, target_X, weight_3X = case()
+    loss = weighted(token_logprobs, weight_3X)
+    traced = []
+
+    def both(hidden_XD, head_VD, temperature):
+        traced.append(temperature)
+        grad = jax.value_and_grad(loss, (0, 1))
+        return grad(hidden_XD, head_VD, target_X, tiles=Tiles(7, 16), temperature=temperature)
+
+    heated = jax.jit(both)
+    for temperature in (0.7, 1.0, 1.2):
+        value, grads = heated(hidden_XD, head_VD, jnp.float32(temperature))
+        expected, wanted = both(hidden_XD, head_VD, temperature)
+        np.testing.assert_allclose(value, expected, rtol=1e-5)
+        for got, want in zip(grads, wanted):
+            np.testing.assert_allclose(got, want, atol=3e-5)
+    assert len(traced) == 1 + 3
+
+
+def test_temperatures_of_a_known_distribution():
+    head_VD, one = jnp.array([[2.0], [1.0], [0.0]]), jnp.ones((3, 1))
+    expected = {
+        0.5: [0.866813, 0.11731, 0.015876],
+        1.0: [0.665241, 0.244728, 0.090031],
+        2.0: [0.50648, 0.307196, 0.186324],
+    }
+    for temperature, probs in expected.items():
+        for given in (temperature, jnp.float32(temperature)):
+            out = token_logprobs(one, head_VD, jnp.arange(3), temperature=given)
+            np.testing.assert_allclose(np.exp(out.logprob_X), probs, atol=1e-6)
+
+
 def test_frozen_head_gets_no_gradient():
     hidden_XD, head_VD, target_X, weight_3X = case()
     loss = weighted(token_logprobs, weight_3X)
@@ -117,13 +150,14 @@ def test_bfloat16_hidden_states_accumulate_in_float32():
         np.testing.assert_allclose(got, expected, atol=1e-4)
 
 
+@pytest.mark.parametrize("temperature", [1.0, jnp.float32(0.7)], ids=["fixed", "traced"])
 @pytest.mark.parametrize("vocab", [None, "tensor"])
-def test_shards_change_nothing(vocab):
+def test_shards_change_nothing(vocab, temperature):
     hidden_XD, head_VD, target_X, weight_3X = case()
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("fsdp", "tensor"))
     shards = HeadShards(mesh, ("fsdp",), vocab)
     keep_X = jnp.arange(X) % 5 != 0
-    kw = {"keep_X": keep_X, "tiles": Tiles(4, 16)}
+    kw = {"keep_X": keep_X, "tiles": Tiles(4, 16), "temperature": temperature}
 
     def both(hidden_XD, head_VD, shards=None):
         loss = weighted(token_logprobs, weight_3X)

@@ -216,23 +216,6 @@ def test_kl_values_and_expected_gradients(estimator, value, gradient):
     np.testing.assert_allclose(expected_gradient(terms.kl(estimator), P), gradient, atol=1e-6)
 
 
-@pytest.mark.parametrize("sampler", [P, np.array([0.4, 0.4, 0.2])], ids=["on-policy", "stale"])
-def test_skill_distillation_has_the_reverse_kl_gradient(sampler):
-    gradient = expected_gradient(terms.reverse_kl_iw(), sampler)
-    np.testing.assert_allclose(gradient, [0.346243, -0.220389, -0.125854], atol=1e-6)
-
-
-def test_skill_distillation_coefficients():
-    # (p, teacher) = (.5, .2) and (.2, .5): k3 .316291, .583709; coefficients l = .916291, -.916291
-    lp, tea = np.log([0.5, 0.2]), np.log([0.2, 0.5])
-    loss, grad, metrics = loss_and_gradient(
-        terms.reverse_kl_iw(), lp, streams(np.ones(2), teacher=tea, old=lp)
-    )
-    np.testing.assert_allclose(loss, [0.316291, 0.583709], atol=1e-6)
-    np.testing.assert_allclose(grad, [0.916291, -0.916291], atol=1e-6)
-    assert metrics["distill/below_teacher_frac"] == 0.5
-
-
 @pytest.mark.parametrize("loss", [terms.clipped_pg(0.2), terms.cispo(), terms.policy_gradient()])
 def test_a_mismatch_weight_multiplies_loss_and_gradient_but_not_the_metrics(loss):
     """TIS at C = 2 on rho 1.2214, 1, 3.3201. A rejected token keeps its place among the tokens that are counted."""

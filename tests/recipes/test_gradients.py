@@ -36,22 +36,27 @@ def group(status, cut=None):
     return Group(task, tuple(rollouts))
 
 
-def taught(item):
+def taught(item, *, sampled=False):
+    """With the teacher's log-probs; sampled: the teacher is also who sampled."""
+    names = ("teacher", "old") if sampled else ("teacher",)
     segments = tuple(
         replace(
             segment,
-            logprobs={**segment.logprobs, "teacher": np.full(segment.ids_T.shape, TEACHER, np.float32)},
+            logprobs={
+                **segment.logprobs,
+                **dict.fromkeys(names, np.full(segment.ids_T.shape, TEACHER, np.float32)),
+            },
         )
         for segment in item.trajectory.segments
     )
     return replace(item, trajectory=replace(item.trajectory, segments=segments))
 
 
-def gradient(recipe, *, status="ok", teacher=False, cut=None, **options):
+def gradient(recipe, *, status="ok", teacher=False, sampled=False, cut=None, **options):
     """Per rollout: (its log-probs, the gradient with respect to them), over its sampled tokens."""
     stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse(options), materials())
     credited = credit(stage, stage.reward([group(status, cut)]))
-    credited = [taught(item) for item in credited] if teacher else credited
+    credited = [taught(item, sampled=sampled) for item in credited] if teacher else credited
     packed = pack(stage.samples(credited), stage.terms, rows=4, length=32)
     (batch,) = (part.batch for part in packed)
     names = ("turn_BS", "trajectory_BS", "advantage_BS", "logprobs", "weight", "count")
@@ -165,6 +170,34 @@ def test_gvpo_without_failed_steps_is_dr_grpo_with_the_means_of_grpo():
 )
 def test_skill_sd_without_distillation_is_grpo(teacher, weight):
     assert_same(gradient("skill_sd", teacher=teacher, lambda_=weight), gradient("grpo"))
+
+
+def test_skill_augmented_grpo_is_grpo_under_another_prompt():
+    assert_same(gradient("skill_grpo"), gradient("grpo"))
+
+
+def test_off_policy_skill_sd_weighs_by_the_ratio_to_the_teacher():
+    """rho l / 20 with l = log p - log p_teacher, rho = e^l; GRPO's ratio is to the teacher too, and clipped."""
+    options = {"teacher": True, "sampled": True, "lambda_": 0.5}
+    with_both = gradient("skill_sd", **options)
+    without = gradient("skill_sd", **{**options, "lambda_": 0.0})
+    for (logprob, grad), (_, plain) in zip(with_both, without, strict=True):
+        ell = logprob - TEACHER
+        np.testing.assert_allclose(grad - plain, 0.5 * np.exp(ell) * ell / 20, atol=1e-6)
+    advantages = np.array([0.5, 0, -0.5, 0]) / np.sqrt(0.5 / 3)
+    for (logprob, grad), advantage, n in zip(without, advantages, (5, 5, 2, 8), strict=True):
+        rho = np.exp(logprob - TEACHER)
+        stopped = (rho > 1.2) if advantage > 0 else (rho < 0.8)
+        np.testing.assert_allclose(grad, np.where(stopped, 0, -rho * advantage / n / 4), atol=1e-5)
+
+
+@pytest.mark.parametrize("estimator", ["iw_k3", "k2", "k3+", "pg", "k3_direct"])
+def test_opd_is_the_log_ratio_and_reads_no_return(estimator):
+    """l / 20 on each of 20 tokens; the direct k3 has (1 - e^-l) / 20, the forward KL."""
+    for logprob, grad in gradient("opd", teacher=True, estimator=estimator):
+        ell = logprob - TEACHER
+        coefficient = 1 - np.exp(-ell) if estimator == "k3_direct" else ell
+        np.testing.assert_allclose(grad, coefficient / 20, atol=1e-6)
 
 
 def test_skill_sd_adds_the_log_ratio_to_the_teacher():

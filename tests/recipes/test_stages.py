@@ -7,15 +7,21 @@ import numpy as np
 import pytest
 
 from jaxagent.batch.pack import pack
-from jaxagent.errors import ConfigError, DivergenceError
+from jaxagent.chat.train_tokenizer import train_tokenizer
+from jaxagent.errors import ConfigError, DataError, DivergenceError
 from jaxagent.learn.loss import Scores, Streams
 from jaxagent.recipes.base import Materials
+from jaxagent.recipes.opd import check_teacher
+from jaxagent.recipes.policy import PolicyOptions
 from jaxagent.recipes.table import RECIPES
+from jaxagent.skills.bank import Skill
 from jaxagent.train import credit
 from jaxagent.types import Group, Sampling
 from tests.made_episodes import make_task, make_trajectory
 
 STEPS = ["ok", "runtime_error", "ok"]
+POLICY = sorted(name for name, recipe in RECIPES.items() if issubclass(recipe.options, PolicyOptions))
+WITH_PG = [name for name in POLICY if name != "opd"]  # pure distillation has no policy term
 
 
 def materials(**changes):
@@ -64,6 +70,7 @@ def run_host_half(recipe, groups, **options):
     stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse(options), materials())
     credited = credit(stage, stage.reward([scored(group, stage.needs) for group in groups]))
     credited = stage.filter(credited) if stage.filter else credited
+    stage.close()
     return credited, pack(stage.samples(credited), stage.terms, rows=4, length=32)
 
 
@@ -114,14 +121,70 @@ def test_advantages_of_a_group(case, advantages):
     assert len(packed) == 1
 
 
-@pytest.mark.parametrize("recipe", sorted(set(RECIPES) - {"sft"}))
+def test_opd_learns_nothing_before_the_first_skill():
+    credited, packed = run_host_half("opd", [group([4, 2, 0, 2])])
+    assert len(credited) == 4
+    assert packed == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"context": "none"}, "teaches nothing"),
+        ({"teacher": "ema", "context": "none"}, "teaches nothing"),
+        ({"teacher": "checkpoint"}, "a folder goes with"),
+        ({"checkpoint": "somewhere"}, "a folder goes with"),
+        ({"estimator": "k1"}, "estimator"),
+        ({"summariser": "endpoint"}, "summariser"),
+        ({"summariser": {"model": "m"}}, "base_url"),
+    ],
+)
+def test_impossible_distillation(options, message):
+    with pytest.raises(ConfigError, match=message):
+        RECIPES["opd"].options.parse(options)
+
+
+def test_the_options_of_a_skill_bank_reach_it():
+    endpoint = {"base_url": "http://127.0.0.1:1/v1", "model": "m", "retries": 5}
+    options = {
+        "summariser": endpoint,
+        "summary_wait_s": 0,
+        "scope": "type",
+        "skill_chars": 7,
+        "ucb_c": 0.2,
+        "buffer_max": 3,
+    }
+    for recipe in ("skill_sd", "skill_grpo", "opd"):
+        source = RECIPES[recipe].stage(RECIPES[recipe].options.parse(options), materials()).source
+        aux = source.pool._background.aux
+        assert (aux.backend.config.model, aux.limits.retries, aux.limits.timeout_s) == ("m", 5, 120.0)
+        assert (source.pool.patience_s, source.bank.capacity, source.rules.c) == (0, 3, 0.2)
+        assert source.rules.scope(make_task("a", type="mail")) == "mail"
+        assert source.rules.lesson(Skill("", True, success_analysis="long")) == "A lesson"[:7]
+        assert source.rules.in_rollouts == (recipe == "skill_grpo")
+        source.close()
+    plain = RECIPES["skill_sd"].stage(RECIPES["skill_sd"].options(), materials()).source
+    assert plain.rules.scope(make_task("a", type="mail", scenario="s")) == "a"
+    assert plain.pool.patience_s is None
+
+
+def test_a_teacher_of_other_tokens_is_refused(tmp_path):
+    mine = train_tokenizer(["print(1) and print(2)"] * 4, 300)
+    train_tokenizer(["something else entirely, with other merges"] * 4, 310).save(tmp_path)
+    with pytest.raises(ConfigError, match="other ids for"):
+        check_teacher(str(tmp_path), mine)
+    with pytest.raises(DataError, match="does not exist"):
+        check_teacher(str(tmp_path / "nowhere"), mine)
+
+
+@pytest.mark.parametrize("recipe", sorted(set(RECIPES) - {"sft", "opd"}))
 def test_a_batch_holds_every_stream_that_a_term_reads(recipe):
-    """Before the first skill nobody has a teacher: its stream is there, and its term weighs nothing."""
+    """Before the first skill nobody has a teacher and nothing is internalised: these terms weigh nothing."""
     _, packed = run_host_half(recipe, [group([4, 2, 0, 2])])
     stage = RECIPES[recipe].stage(RECIPES[recipe].options(), materials())
     for name, term in stage.terms.items():
         assert set(getattr(term.loss, "needs", ())) <= set(packed[0].batch.logprobs)
-        assert packed[0].batch.weight[name].any() == (name != "distill")
+        assert packed[0].batch.weight[name].any() == (name not in ("distill", "internal", "pg_boosted"))
 
 
 def test_a_group_without_variance_teaches_failed_steps_under_gvpo_only():
@@ -179,6 +242,12 @@ def test_loop_divides_by_the_nominal_minibatch_whatever_the_filter_left():
         ("gigpo", {}, ("reference",)),
         ("gigpo", {"kl_coef": 0.0, "minibatch": 4}, ("old",)),
         ("skill_sd", {"teacher": "frozen"}, ()),
+        ("skill_sd", {"epochs": 2}, ("old",)),
+        ("skill_sd", {"sampling": "teacher"}, ("old",)),
+        ("skill_sd", {"sampling": "teacher", "teacher": "frozen"}, ("old", "reference")),
+        ("skill_grpo", {}, ()),
+        ("opd", {"teacher": "ema", "minibatch": 4}, ("old",)),
+        ("opd", {"teacher": "frozen"}, ()),
     ],
 )
 def test_streams_that_are_scored_before_credit(recipe, options, needs):
@@ -187,7 +256,7 @@ def test_streams_that_are_scored_before_credit(recipe, options, needs):
     assert stage.keeps_reference == ("reference" in needs or options.get("teacher") == "frozen")
 
 
-@pytest.mark.parametrize("recipe", sorted(set(RECIPES) - {"sft"}))
+@pytest.mark.parametrize("recipe", POLICY)
 def test_every_option_of_the_optimiser_reaches_the_update(recipe):
     options = {
         "tasks": 4,
@@ -215,12 +284,11 @@ def test_every_option_of_the_optimiser_reaches_the_update(recipe):
         "kl_stop",
     ):
         assert getattr(update, name) == options[name], name
-    assert update.steps_per_iteration == 9  # 16 rollouts in minibatches of 6 are 3 steps an epoch
+    # 16 rollouts in minibatches of 6 are 3 steps an epoch; chains of two tasks have twice as many
+    assert update.steps_per_iteration == (18 if recipe == "sage" else 9)
 
 
 # --- what every policy recipe obeys -----------------------------------------------------------------------------
-
-POLICY = sorted(name for name, recipe in RECIPES.items() if recipe.rolls_out)
 
 
 def behaving(group, behaviour):
@@ -240,7 +308,7 @@ def behaving(group, behaviour):
     )
 
 
-@pytest.mark.parametrize("recipe", POLICY)
+@pytest.mark.parametrize("recipe", WITH_PG)
 def test_every_policy_recipe_corrects_its_policy_term(recipe):
     """rho = e^.5 on every token, capped at 1.5: weights on the loss, the same counts, the metrics of the correction."""
     options = {"mismatch": {"mode": "token_trunc", "cap": 1.5}}
@@ -269,7 +337,7 @@ def test_every_policy_recipe_corrects_its_policy_term(recipe):
     assert metrics["async/lag_mean"] == 0.0
 
 
-@pytest.mark.parametrize("recipe", POLICY)
+@pytest.mark.parametrize("recipe", WITH_PG)
 def test_every_policy_recipe_takes_the_sampler_for_the_old_policy(recipe):
     options = {"mismatch": {"mode": "bypass"}, "minibatch": 2}
     stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse(options), materials())
@@ -296,10 +364,11 @@ def test_every_policy_recipe_drops_stale_trajectories_after_credit(recipe):
     kept = stage.filter(credited)
     assert 2 not in {item.trajectory.rollout for item in kept}
     assert 2 in {item.trajectory.rollout for item in credited}  # its return has been in the baseline
-    assert stage.measure([aged], [])["async/lag_max"] == 2.0
+    metrics = stage.measure([aged], [])
+    assert (metrics["async/lag_max"], metrics["async/stale"]) == (2.0, 1.0)
 
 
-@pytest.mark.parametrize("recipe", POLICY)
+@pytest.mark.parametrize("recipe", WITH_PG)
 def test_every_policy_recipe_can_imitate_solved_episodes(recipe):
     """Only the tokens of the one solved rollout, whatever their advantage; 6 of them."""
     stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse({"solved_nll": 0.1}), materials())
@@ -311,7 +380,7 @@ def test_every_policy_recipe_can_imitate_solved_episodes(recipe):
     assert stage.terms["solved"].aggregate(samples[1:], "solved")[1] == 0.0  # nothing solved: no term
 
 
-@pytest.mark.parametrize("recipe", POLICY)
+@pytest.mark.parametrize("recipe", WITH_PG)
 def test_every_policy_recipe_can_hold_its_entropy_up(recipe):
     """The same tokens and the same average as the policy term."""
     stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse({"entropy_coef": 0.01}), materials())

@@ -15,7 +15,7 @@ from jaxagent.rewards.shaping import (
     message_format,
     overlong,
     overlong_penalty,
-    per_event,
+    per_illegal_step,
     plus,
     sigmoid_length,
     tool_score,
@@ -92,4 +92,6 @@ def test_format_and_invalid_actions_of_an_episode():
     cut, whole = (message_format(make_trajectory(1.0, steps=[step])) for step in split)
     assert (cut, whole) == pytest.approx((0.2, 0.5))  # a message cut while thinking has no think block
     three = make_trajectory(1.0, steps=[bad, bad, bad])
-    assert plus(lambda t: 10.0, per_event(-0.1))(three) == pytest.approx(9.7)
+    assert per_illegal_step(-0.1)(three) == pytest.approx([-0.1] * 3)
+    assert per_illegal_step(-0.1)(trajectory) == pytest.approx([0, -0.1])
+    assert per_illegal_step(-0.1)(make_trajectory(0.0, steps=[])).shape == (0,)

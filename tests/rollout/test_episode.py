@@ -10,7 +10,8 @@ import pytest
 from jaxagent.envs.inline_pool import InlinePool
 from jaxagent.envs.replay import cap_observation
 from jaxagent.errors import ConfigError, EnvFailure, RolloutError
-from jaxagent.rollout.episode import EpisodeLimits, run_episode, task_key
+from jaxagent.rollout.episode import PLAIN, EpisodeLimits, run_episode, task_key
+from jaxagent.rollout.review import plain_prompt
 from jaxagent.types import Completion, ExecStatus, Message, Prompt, Sampling, Status, Stop
 from tests.envs.fake_envs import echo_spec, echo_task
 from tests.rollout.fake_policy import END, LINE, OPEN, CharRenderer, Scripted
@@ -193,6 +194,8 @@ def test_the_prompt_hook_changes_the_opening_only():
     assert skilled.segments[0].ids_T.tolist() == ids("skill ") + plain.segments[0].ids_T.tolist()
     assert skilled.prompt.messages[0].content == "skill "
     assert skilled.traj_id != plain.traj_id
+    assert plain_prompt(skilled) == plain.prompt == plain_prompt(plain)
+    assert PLAIN not in plain.extra
 
 
 @pytest.mark.parametrize("fault", ["raised", "none", "reset", "evaluate"])

@@ -8,13 +8,13 @@ import pytest
 from jaxagent.envs.inline_pool import InlinePool
 from jaxagent.errors import RolloutError
 from jaxagent.rollout.episode import EpisodeLimits, run_episode
-from jaxagent.rollout.review import carry_back, review
+from jaxagent.rollout.review import carry_back, plain_prompt, privileged, review
 from jaxagent.types import Message, Prompt, Sampling, Trajectory
 from tests.envs.fake_envs import echo_spec, echo_task
 from tests.rollout.fake_policy import CharRenderer, Scripted
 
 
-def episode() -> Trajectory:
+def episode(**how) -> Trajectory:
     return asyncio.run(
         run_episode(
             echo_spec(),
@@ -26,6 +26,7 @@ def episode() -> Trajectory:
             sampling=Sampling(max_tokens=9),
             limits=EpisodeLimits(context=200),
             key_seed=0,
+            **how,
         )
     )
 
@@ -65,6 +66,47 @@ def test_values_are_carried_back_to_their_own_tokens():
         (other,) = review(trajectory, Prompt((Message("user", opening),)), CharRenderer())
         values = -other.ids_T.astype(np.float32)
         np.testing.assert_array_equal(carry_back(values, original), -original.ids_T * original.mask_T)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ([1, 2, 8, 9], [1, 2, 5, 6, 8, 9], (2, 4)),
+        ([8], [5, 5, 8], (0, 2)),
+        ([1, 8], [1, 8], (2, 2)),
+        ([1, 8], [2, 3], (0, 2)),
+        ([4, 4], [4, 4, 4], (2, 3)),  # start and end may not share a token
+        ([1, 2, 8], [1, 8], (1, 1)),
+        ([], [5, 6], (0, 2)),
+    ],
+)
+def test_what_is_privileged(old, new, expected):
+    assert privileged(np.array(old, np.int32), np.array(new, np.int32)) == expected
+
+
+def test_a_lesson_is_cut_to_the_room_and_the_rest_is_not():
+    """The opening "hello" becomes "hel<lesson>lo": only tokens of the lesson go, from its end."""
+    trajectory = episode()
+    (original,) = trajectory.segments
+    n = len(original.ids_T)
+    lesson = Prompt((Message("user", "hel[LESSON]lo"),))
+    for kept in (8, 7, 3, 1):
+        (other,) = review(trajectory, lesson, CharRenderer(), room=n + kept)
+        assert "".join(map(chr, other.ids_T[: kept + 5])) == "hel" + "[LESSON]"[:kept] + "lo"
+        np.testing.assert_array_equal(other.ids_T[kept:][5:], original.ids_T[5:])
+        np.testing.assert_array_equal(other.mask_T[kept:], original.mask_T)
+    assert review(trajectory, lesson, CharRenderer(), room=n) == []
+    assert len(review(trajectory, lesson, CharRenderer(), room=n + 100)[0].ids_T) == n + 8
+
+
+def test_the_plain_prompt_of_an_episode_is_kept():
+    assert plain_prompt(episode()) == episode().prompt
+    shown = episode(prompt=lambda opening: Prompt((Message("system", "lesson"), *opening.messages)))
+    assert shown.prompt.messages[0].content == "lesson"
+    assert plain_prompt(shown) == episode().prompt
+    (back,) = review(shown, plain_prompt(shown), CharRenderer())
+    np.testing.assert_array_equal(back.ids_T, episode().segments[0].ids_T)
+    np.testing.assert_array_equal(back.logprobs["behaviour"], episode().segments[0].logprobs["behaviour"])
 
 
 def test_a_rewritten_segment_is_refused():

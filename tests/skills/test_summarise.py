@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxagent.auxlm.client import AuxLimits, AuxLM, ScriptedBackend
+from jaxagent.rollout.episode import PLAIN
 from jaxagent.skills.bank import SkillBank
 from jaxagent.skills.source import SkillRules, SkillSource, best_and_worst
 from jaxagent.skills.summarise import (
@@ -239,6 +240,20 @@ def test_skills_teach_from_the_next_iteration_on(pool):
     )  # the untried one, first in first out
 
 
+def test_skills_in_rollouts_are_picked_before_they_start(pool):
+    skills = source(pool, in_rollouts=True, weights="reference", text=lambda skill: "LESSON")
+    (plan,) = skills.next(0)
+    assert (plan.prompt, plan.label, plan.weights) == (None, "", "current")  # no skill yet
+    skills.observe([group(SOLVED, FAILED)])
+    (plan,) = skills.next(1)
+    assert (plan.label, plan.weights) == ("skill", "reference")
+    assert plan.prompt(SOLVED.prompt).messages[0].content == "Rules\n\nLESSON"
+    shown = [replace(t, prompt=plan.prompt(t.prompt), extra={PLAIN: t.prompt}) for t in (SOLVED, FAILED)]
+    skills.observe([group(*shown)])
+    assert skills.bank.skills("t1")[0].retrievals == 1
+    assert "LESSON" not in json.dumps(skills.pool.state())  # a lesson is not what the task asked
+
+
 def test_order_of_teaching_and_observing_does_not_matter(pool):
     skills = source(pool)
     skills.next(0)
@@ -289,3 +304,20 @@ def test_scope_shares_a_buffer(pool):
     skills.next(1)
     other = episode("t9", reward=0.0, status=Status.STEP_LIMIT)
     assert "login()" in skills.teacher(other).messages[0].content
+
+
+def test_an_evaluation_opens_with_the_best_skill_that_was_tried(pool):
+    skills = source(pool)
+    skills.next(0)
+    skills.observe([group(SOLVED, FAILED)])
+    skills.next(1)
+    opening = Prompt((Message("user", "Do it"),))
+    assert skills.opening(SOLVED.task, opening) == opening  # there are two, and none was tried
+    skills.teacher(SOLVED)
+    skills.observe([group(SOLVED, FAILED)])
+    assert "login()\npay()" in skills.opening(SOLVED.task, opening).messages[0].content
+    skills.next(2)
+    skills.teacher(SOLVED)
+    skills.observe([group(FAILED, FAILED)])  # the other one is worth less
+    assert "login()\npay()" in skills.opening(SOLVED.task, opening).messages[0].content
+    assert skills.opening(make_task("t9"), opening) == opening

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from jaxagent.envs.world.easy import EASY_CHALLENGE, EASY_KINDS
@@ -40,8 +40,11 @@ class Move:
     kept: bool = True
 
 
-def plan(task: Task, goal: Goal) -> list[CodeStep]:
-    """The expert's steps, with the documentation and login turns of the full level before the solution."""
+def plan(task: Task, goal: Goal, *, defined: Collection[str] = ()) -> list[CodeStep]:
+    """The expert's steps, with the documentation and login turns of the full level before the solution.
+
+    defined: functions that are there already; `pages` is then not defined again.
+    """
     if task.env == LEVELS["easy"]:
         return list(goal.steps)
     apps = list(dict.fromkeys(lookup.split(".")[0] for lookup in goal.lookups))
@@ -52,11 +55,12 @@ def plan(task: Task, goal: Goal) -> list[CodeStep]:
         steps.append(f'print(apis.api_docs.show_api_doc(app_name="{app}", api_name="{api}"))')
     steps.append("print(apis.supervisor.show_profile())")
     steps.append("print(apis.supervisor.show_account_passwords())")
-    return [*steps, lambda seen: login(apps, seen), *goal.steps]
+    helper = "" if "pages" in defined else PAGES
+    return [*steps, lambda seen: login(apps, seen, helper), *goal.steps]
 
 
-def login(apps: Sequence[str], seen: Sequence[str]) -> str:
-    """Log in to the apps with the email and the passwords of the last two observations."""
+def login(apps: Sequence[str], seen: Sequence[str], helper: str) -> str:
+    """Log in to the apps with the email and the passwords of the last two observations, and define a helper."""
     email = json.loads(seen[-2])["email"]
     passwords = {row["account_name"]: row["password"] for row in json.loads(seen[-1])}
     lines = [
@@ -64,7 +68,7 @@ def login(apps: Sequence[str], seen: Sequence[str]) -> str:
         for app in apps
         if app in passwords
     ]
-    return "\n".join([*lines, PAGES])
+    return "\n".join([*lines, helper] if helper else lines) or "pass"
 
 
 PAGES = """

@@ -11,6 +11,7 @@ from jaxagent.envs.entry import Entry
 from jaxagent.envs.protocol import EnvSpec, as_user
 from jaxagent.envs.world.env import WorldEnv
 from jaxagent.envs.world.expert import scripted_policy
+from jaxagent.envs.world.functions import chain_policy
 from jaxagent.envs.world.inline import InlineSandbox
 from jaxagent.envs.world.tasks import LEVELS, tasks
 from jaxagent.errors import ConfigError
@@ -72,6 +73,7 @@ def world_spec(level: str = "full") -> EnvSpec:
         observe=as_user if easy else observe_full,
         max_steps=8 if easy else 40,
         expert=scripted_policy,
+        chain_expert=chain_policy,
         rehearse=partial(WorldEnv, sandbox=InlineSandbox),
         max_observation_chars=400 if easy else 16_000,
     )

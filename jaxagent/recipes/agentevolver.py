@@ -1,0 +1,131 @@
+"""AgentEvolver, its self-attributing: a judge's labels per step, fused with the outcome (arXiv 2511.10395).
+
+    A[i,k] = sum over j >= k of  alpha attr[i,j] + [j is the last step] out[i]           credit/attribution.py
+    token ratio, clip 0.2 / 0.28, mean over tokens, KL 0.001 (k3) to the policy of the stage's start
+
+`judge: script` labels by execution status, without a language model; `endpoint` asks one a question a trajectory.
+Trajectories flagged `extra["boost"]` are clipped at 1 + `boost` where A > 0 (batch/boost.py): the paper's selective
+boosting of rollouts that were guided by an experience. Nothing sets the flag yet; the exploration is not part of this.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from jaxagent.auxlm.background import Background
+from jaxagent.auxlm.client import AuxLM, ScriptedBackend
+from jaxagent.batch.boost import boosted_stage
+from jaxagent.batch.targets import policy_samples, token_mean
+from jaxagent.config import Record
+from jaxagent.credit.attribution import Attribution, Distribution, Fusion, Sigma, Skip, cosine_alpha
+from jaxagent.credit.step_judge import ATTRIBUTE, StepJudge, script_labels
+from jaxagent.data.iteration import IterationOf
+from jaxagent.learn.terms import clipped_pg, corrected, kl
+from jaxagent.recipes.base import Materials, Recipe
+from jaxagent.recipes.credit import refuse_over_steps
+from jaxagent.recipes.policy import PG, PolicyOptions, policy_recipe, policy_update, task_source
+from jaxagent.recipes.rewards import JudgeModel, returns_of
+from jaxagent.stage import Stage, Term
+
+
+class AttributionOptions(Record):
+    """judge: "script", or "endpoint" with `endpoint` (base_url, model, api_key_env …).
+
+    alpha: weight of the labels beside the outcome's; decay: "cosine" takes it to 0 over the stage.
+    steps: iterations in which labels are asked for; 0 is all. The rest: see `Fusion` in credit/attribution.py.
+    """
+
+    judge: Literal["script", "endpoint"] = "script"
+    endpoint: JudgeModel | None = None
+    alpha: float = Field(default=0.1, ge=0)
+    beta: float = Field(default=1.0, ge=0)
+    decay: Literal["none", "cosine"] = "none"
+    steps: int = Field(default=0, ge=0)
+    sigma: Sigma = "traj_equal_step"
+    orm_distribution: Distribution = "last_step"
+    inconsistent: float = Field(default=1.0, ge=0, le=1)
+    sqrt_length: bool = False
+    skip: Skip = "none"
+
+    @model_validator(mode="after")
+    def _fits(self) -> AttributionOptions:
+        if (self.judge == "endpoint") != (self.endpoint is not None):
+            raise ValueError(
+                "judge: endpoint goes with `endpoint` (base_url, model …), judge: script with none"
+            )
+        return self
+
+    def fusion(self) -> Fusion:
+        return Fusion(
+            self.beta, self.sigma, self.orm_distribution, self.inconsistent, self.sqrt_length, self.skip
+        )
+
+    def alpha_at(self, iteration: int, total: int) -> float:
+        if self.steps and iteration >= self.steps:
+            return 0.0
+        return cosine_alpha(self.alpha, iteration, total) if self.decay == "cosine" else self.alpha
+
+
+class AgentEvolverOptions(PolicyOptions):
+    """boost: the upper clip of flagged trajectories. kl_coef: 0 keeps no reference."""
+
+    iterations: int = Field(40, ge=1)
+    tasks: int = Field(32, ge=1)
+    attribution: AttributionOptions = AttributionOptions()
+    clip_low: float = Field(0.2, gt=0, lt=1)
+    clip_high: float = Field(0.28, gt=0)
+    boost: float = Field(0.6, gt=0)
+    kl_coef: float = Field(0.001, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _per_step(cls, values: Any) -> Any:
+        return refuse_over_steps(values, "agentevolver")
+
+
+def plain_stage(options: AgentEvolverOptions, materials: Materials) -> Stage:
+    """Everything but the boost."""
+    source = IterationOf(task_source(options, materials))
+    asked = options.attribution
+    terms = {PG: Term(clipped_pg(options.clip_low, options.clip_high), token_mean)}
+    if options.kl_coef:
+        terms["kl"] = Term(kl("k3"), token_mean, options.kl_coef)
+    return Stage(
+        name=materials.name,
+        source=source,
+        iterations=options.iterations,
+        reward=returns_of(options.reward),
+        credit=Attribution(
+            StepJudge(_judge(asked)),
+            alpha=lambda: asked.alpha_at(source.iteration, options.iterations),
+            fusion=asked.fusion(),
+        ),
+        samples=partial(policy_samples, terms=tuple(terms)),
+        terms=terms,
+        needs=(("old",) if options.off_policy else ()) + (("reference",) if options.kl_coef else ()),
+        sampling=materials.sampling,
+        update=policy_update(options),
+    )
+
+
+PLAIN = policy_recipe(AgentEvolverOptions, plain_stage)
+
+
+def stage(options: AgentEvolverOptions, materials: Materials) -> Stage:
+    """The boost comes last: a correction for the sampler is that of all tokens."""
+    wide = clipped_pg(options.clip_low, options.boost)
+    return boosted_stage(
+        PLAIN.stage(options, materials), wide if options.mismatch.weigh is None else corrected(wide)
+    )
+
+
+def _judge(options: AttributionOptions) -> Background:
+    if options.endpoint is not None:
+        return Background(options.endpoint.aux())
+    return Background(AuxLM(ScriptedBackend({ATTRIBUTE.name: script_labels})))
+
+
+RECIPE = Recipe(AgentEvolverOptions, stage)

@@ -1,0 +1,81 @@
+"""What the recipes share that keep a skill bank: options, and the source that holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from pydantic import Field
+
+from jaxagent.auxlm.blocking import EndpointOptions
+from jaxagent.auxlm.client import AuxLimits, AuxLM, ScriptedBackend
+from jaxagent.recipes.base import Materials
+from jaxagent.recipes.policy import PolicyOptions, task_source
+from jaxagent.skills.bank import SkillBank
+from jaxagent.skills.prompt import full_text, workflow_text
+from jaxagent.skills.source import SkillRules, SkillSource
+from jaxagent.skills.summarise import SUMMARISE, SummariserPool, script_summary
+from jaxagent.stage import Opening
+from jaxagent.types import Task
+
+SCOPES: Mapping[str, Callable[[Task], str]] = {
+    "task": lambda task: task.task_id,
+    "scenario": lambda task: task.scenario or task.task_id,
+    "type": lambda task: task.type or task.task_id,
+}
+TEXTS = {"full": full_text, "workflow": workflow_text}
+
+
+class SummariserOptions(EndpointOptions):
+    """A summariser reads whole episodes, and no environment's deadline waits for it."""
+
+    max_tokens: int = Field(default=2048, ge=1)
+    timeout_s: float = Field(default=120.0, gt=0)
+    longest_wait_s: float = Field(default=60.0, ge=0)
+
+
+class SkillOptions(PolicyOptions):
+    """ucb_c: exploration weight. buffer_max: skills of a buffer. skill_chars: a longer lesson is cut at its end.
+
+    scope: tasks that share a buffer: a task its own (the paper's), or those of a scenario or a type. With the latter
+           two, evaluations are repeated with the best skill in the prompt ("greedy+skills").
+    skill_text: "workflow" shows code alone, for models that know nothing else.
+    summariser: "script" extracts the steps that ran, without a language model; or a record of an endpoint.
+    summary_wait_s: how long an iteration waits for summaries that are being written; null waits for all, so that a run
+                    repeats itself. With 0 they are written beside the next rollouts, and seen an iteration later.
+    """
+
+    ucb_c: float = Field(1.0, ge=0)
+    buffer_max: int = Field(16, ge=1)
+    scope: Literal["task", "scenario", "type"] = "task"
+    skill_text: Literal["full", "workflow"] = "full"
+    skill_chars: int = Field(4000, ge=1)
+    summariser: Literal["script"] | SummariserOptions = "script"
+    summary_wait_s: float | None = Field(None, ge=0)
+
+
+def skill_source(
+    options: SkillOptions, materials: Materials, *, in_rollouts: bool = False, weights: str = "current"
+) -> SkillSource:
+    """Tasks of the run with a skill bank beside them. in_rollouts, weights: see SkillRules."""
+    rules = SkillRules(
+        c=options.ucb_c,
+        scope=SCOPES[options.scope],
+        text=TEXTS[options.skill_text],
+        max_chars=options.skill_chars,
+        in_rollouts=in_rollouts,
+        weights=weights,
+    )
+    pool = SummariserPool(_summariser(options), patience_s=options.summary_wait_s)
+    return SkillSource(task_source(options, materials), SkillBank(options.buffer_max), pool, rules)
+
+
+def skill_openings(options: SkillOptions, source: SkillSource) -> dict[str, Opening]:
+    """Evaluations beside the plain one: with skills, where a task that was never trained on has some."""
+    return {} if options.scope == "task" else {"skills": source.opening}
+
+
+def _summariser(options: SkillOptions) -> AuxLM:
+    if isinstance(options.summariser, SummariserOptions):
+        return options.summariser.aux()
+    return AuxLM(ScriptedBackend({SUMMARISE.name: script_summary}), AuxLimits())
