@@ -118,7 +118,7 @@ class Learner:
         entropies = unpack(packed, [part.entropy_BS for part in scores])
         values = [part.value_BS for part in scores if part.value_BS is not None]
         with_values = unpack(packed, values) if values else [None] * len(segments)
-        return [TokenScores(*each) for each in zip(logprobs, entropies, with_values, strict=True)]
+        return [TokenScores(*parts) for parts in zip(logprobs, entropies, with_values, strict=True)]
 
     def at(self, iteration: int) -> None:
         """From now on log-probs are those of the distribution that this iteration samples from."""

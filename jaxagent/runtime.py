@@ -158,10 +158,10 @@ class Runtime:
         self._average = jax.tree.map(jnp.copy, self._params) if stage.keeps_average else None
         turn = self.engine.turn if self.max_lag else None
         execution = replace(self.policy.execution, temperature=temperature(stage), turn=turn)
-        teacher = self._network(stage)
         partition = (
             train_only(lambda name: name.startswith(stage.trains)) if stage.trains else self.policy.partition
         )
+        teacher = self._network(stage)
         model = Model(self.policy.graphdef, partition, execution, self._frozen(stage), teacher)
         shape = self.prepared.entries[index].pack
         self._learner = Learner(model, self._params, stage, shape, version=self._version)

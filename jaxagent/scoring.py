@@ -28,10 +28,7 @@ CUT = (Status.STEP_LIMIT, Status.LENGTH)  # ended by a budget, not by the policy
 
 
 class TokenScores(NamedTuple):
-    """Log-prob and entropy at every sampled token of a segment, value of the state before it; 0 elsewhere.
-
-    value_T: None if the model has no value head.
-    """
+    """Log-prob and entropy at every sampled token of one segment, 0 elsewhere. value_T: None without a value head."""
 
     logprob_T: Float[np.ndarray, "T"]
     entropy_T: Float[np.ndarray, "T"]

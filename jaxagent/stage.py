@@ -233,7 +233,7 @@ class Stage:
     """One phase of a run. See the module docstring for the flow.
 
     needs: token streams scored by the trainer before credit: "old" (log-probs under the parameters at the start of
-           the iteration), "reference" (at the start of the stage); "value" and "bootstrap" (scoring.py). Without
+           the iteration), "reference" (at the start of the stage); "value" and "bootstrap" (see scoring.py). Without
            "old" the update takes the current log-probs as old ones, which is exact for a single on-policy step.
     trains: prefix of the names of the parameters that the stage may change, e.g. "critic/"; empty is what the run
            file says (everything, adapters, the last layers).

@@ -82,7 +82,8 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
     if "old" in stage.needs:
         metrics |= mismatch_metrics(own(groups))
     if stage.filter:
-        metrics["filter/dropped"] = float(len(credited) - len(kept))
+        trained = set(map(id, kept))  # a filter may add to what it hands on: replay does
+        metrics["filter/dropped"] = float(sum(id(item) not in trained for item in credited))
     if stage.measure:
         metrics |= stage.measure(groups, samples)
     observed = stage.source.observe(groups)

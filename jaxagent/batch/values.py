@@ -3,7 +3,6 @@
 mask           0 0 0 1 1 1 0 0 0 1 1
 value, token   0 0 0 1 1 1 0 0 0 1 1        every token is a decision
 value, step    0 0 0 1 0 0 0 0 0 1 0        a step is one, taken before its first token
-solved         the mask where the episode is solved, else 0
 """
 
 from __future__ import annotations

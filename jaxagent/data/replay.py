@@ -86,13 +86,14 @@ class Replay:
         self._iteration = 0
         self._metrics: Metrics = {}
 
-    def begin(self, iteration: int) -> None:
-        """An iteration begins: what is too old leaves."""
-        self._iteration = iteration
-        self._kept = [kept for kept in self._kept if iteration - kept.iteration <= self.rules.max_lag]
+    def end(self) -> None:
+        """An iteration has been learnt from. (The source may be asked for later ones before that.)"""
+        self._iteration += 1
 
     def mix(self, credited: Sequence[Credited]) -> list[Credited]:
         """`credited`, whose groups were complete, and trajectories of earlier iterations; keeps the new ones."""
+        oldest = self._iteration - self.rules.max_lag
+        self._kept = [kept for kept in self._kept if kept.iteration >= oldest]
         drawn = self._draw(len(credited))
         priority = PRIORITIES[self.rules.priority]
         self._kept += [_Kept(self._iteration, priority(item), encode(item)) for item in credited]
@@ -124,13 +125,13 @@ class Replay:
         }
         return [scaled(decode(self._kept[i].data), float(weight_N[i])) for i in index_R]
 
-    def state(self) -> list[list[Any]]:
-        return [[k.iteration, k.priority, base64.b64encode(k.data).decode()] for k in self._kept]
+    def state(self) -> dict[str, Any]:
+        kept = [[k.iteration, k.priority, base64.b64encode(k.data).decode()] for k in self._kept]
+        return {"iteration": self._iteration, "kept": kept}
 
-    def restore(self, state: Sequence[Sequence[Any]]) -> None:
-        self._kept = [
-            _Kept(iteration, priority, base64.b64decode(text)) for iteration, priority, text in state
-        ]
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._iteration = state["iteration"]
+        self._kept = [_Kept(when, priority, base64.b64decode(data)) for when, priority, data in state["kept"]]
 
 
 def scaled(item: Credited, weight: float) -> Credited:
@@ -147,10 +148,10 @@ class ReplaySource:
         self.inner, self.replay = inner, replay
 
     def next(self, iteration: int) -> Sequence[Plan] | Sequence[Group]:
-        self.replay.begin(iteration)
         return self.inner.next(iteration)
 
     def observe(self, groups: Sequence[Group]) -> Metrics:
+        self.replay.end()
         return {**self.inner.observe(groups), **self.replay.metrics()}
 
     def state(self) -> Mapping[str, Any]:
@@ -164,9 +165,9 @@ class ReplaySource:
         self.inner.close()
 
 
-def replayed(stage: Stage, rules: ReplayRules) -> Stage:
-    """The stage with a replay buffer behind its filter."""
-    if "old" not in stage.needs:
+def replayed(stage: Stage, rules: ReplayRules, *, to_sampler: bool = False) -> Stage:
+    """The stage with a replay buffer behind its filter. to_sampler: its ratio is to the sampler's own log-probs."""
+    if "old" not in stage.needs and not to_sampler:
         raise ConfigError(
             f"stage {stage.name}: replay without old log-probs has nothing to correct a trajectory's age by, every old "
             "one would count as if the present policy had sampled it; add 'old' to the stage's `needs`"

@@ -189,7 +189,9 @@ class Monitor:
             return None
         seen = f"gradient norm {norm:.3g} is an outlier (recent mean {mean:.3g})"
         causes = "an unusual batch, or the first sign of divergence"
-        return _Found(seen, causes, "look at this batch; lower max_grad_norm if it happens again")
+        return _Found(
+            seen, causes, "look at this batch; lower max_grad_norm, or skip such steps (grad_outlier_sigma)"
+        )
 
     def _fall(self, metrics: Metrics) -> _Found | None:
         """The mean return of the last iterations against the best such mean of the stage."""

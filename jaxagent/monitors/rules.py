@@ -103,7 +103,7 @@ RULES: Mapping[str, Rule] = {
         "raise kl_coef if the distance is not wanted; else raise this threshold",
     ),
     "mismatch": Rule(
-        ("mismatch/kl", "mismatch/k3"),
+        ("mismatch/kl", "is/k3_mismatch"),
         "sampler and trainer disagree on the same tokens (KL {value:.3f})",
         "different dtypes, a temperature or top-p that only one of them knows, or old weights in the decoder",
         "make the two agree first; a truncated importance weight only hides it",

@@ -21,6 +21,7 @@ from jaxagent.credit.filters import chain, fresh
 from jaxagent.data.curriculum import CurriculumOptions, CurriculumSource
 from jaxagent.data.stored import StoredSource, open_store
 from jaxagent.data.tasks import TaskSource
+from jaxagent.errors import ConfigError
 from jaxagent.learn.terms import cross_entropy, entropy_bonus
 from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.mismatch import MismatchOptions, corrected_stage
@@ -110,11 +111,22 @@ def policy_update(options: PolicyOptions) -> Update:
     )
 
 
-def policy_recipe(options: type[PolicyOptions], stage: Callable[[Any, Materials], Stage]) -> Recipe:
-    """The recipe of `stage`, with what the shared options ask for."""
+def policy_recipe(
+    options: type[PolicyOptions],
+    stage: Callable[[Any, Materials], Stage],
+    *,
+    critic: Callable[[Any], bool] = lambda options: False,
+    spare: Callable[[Any], int] = lambda options: 0,
+) -> Recipe:
+    """The recipe of `stage`, with what the shared options ask for. critic, spare: see `Recipe`."""
 
     def whole(chosen: PolicyOptions, materials: Materials) -> Stage:
         made = corrected_stage(stage(chosen, materials), chosen.mismatch)
+        if PG not in made.terms and (chosen.entropy_coef or chosen.solved_nll):
+            raise ConfigError(
+                f"stage {made.name}: entropy_coef={chosen.entropy_coef}, solved_nll={chosen.solved_nll}: they stand "
+                f"beside a policy term, and this recipe has only {', '.join(made.terms)}; drop them"
+            )
         if chosen.max_lag is not None:
             stale = fresh(chosen.max_lag)
             made = replace(made, filter=chain(stale, made.filter) if made.filter else stale)
@@ -126,7 +138,7 @@ def policy_recipe(options: type[PolicyOptions], stage: Callable[[Any, Materials]
             made = with_term(made, "solved", solved, lambda item: item.trajectory.success)
         return replace(made, measure=_with_lags(made.measure, chosen.max_lag))
 
-    return Recipe(options, whole)
+    return Recipe(options, whole, critic=critic, spare=spare)
 
 
 def _with_lags(measure: Measure | None, max_lag: int | None) -> Measure:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from jaxagent.batch.targets import policy_samples, seq_mean_token_mean, token_mean
 from jaxagent.chat.render import Renderer
@@ -48,6 +48,15 @@ class SkillSdOptions(SkillOptions):
     rho_max: float = Field(0.0, ge=0)
     clip_low: float = Field(0.2, gt=0, lt=1)
     clip_high: float = Field(0.2, gt=0)
+
+    @model_validator(mode="after")
+    def _plain_is_known(self) -> SkillSdOptions:
+        if self.sampling == "teacher" and (self.replay is not None or self.rollouts_from):
+            raise ValueError(
+                "sampling=teacher puts its tokens behind the plain prompt, and stored rollouts do not say what it was; "
+                "drop replay and rollouts_from, or let the student sample"
+            )
+        return self
 
 
 def stage(options: SkillSdOptions, materials: Materials) -> Stage:

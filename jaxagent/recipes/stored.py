@@ -31,8 +31,8 @@ def with_stored(stage: Stage, options: Record, materials: Materials) -> Stage:
         return replace(stage, stored=True, follow_up=None)
     if options.replay is None:
         return stage
-    chosen = options.replay.model_dump()
-    made = replayed(stage, ReplayRules(**chosen, iterations=stage.iterations, seed=materials.seed))
+    rules = ReplayRules(**options.replay.model_dump(), iterations=stage.iterations, seed=materials.seed)
+    made = replayed(stage, rules, to_sampler=options.mismatch.mode == "bypass")
     share = 1 - options.replay.fraction  # of the new ones in an update
     steps = stage.update.steps_per_iteration
     more = math.ceil(steps / share) if options.minibatch else steps

@@ -79,10 +79,10 @@ def value_recipe(
     *,
     critic: Callable[[Any], bool] = lambda options: True,
 ) -> Recipe:
-    """`policy_recipe` of a stage with a value function. critic: whether there is one, given the options."""
+    """The recipe of a stage with a value function. critic: whether there is one, given the options."""
 
     def spare(chosen: ValueOptions) -> int:
         # The state after the last token is valued at a token behind it.
         return int(chosen.bootstrap_truncated and critic(chosen))
 
-    return replace(policy_recipe(options, stage), critic=critic, spare=spare)
+    return policy_recipe(options, stage, critic=critic, spare=spare)

@@ -23,8 +23,8 @@ from jaxagent.types import Dropped, Group, Metrics, Prompt, Task, Trajectory
 
 @runtime_checkable
 class Runner(Protocol):
-    """`functools.partial(run_episode, spec, generate=…, pool=…, …)`, or a fake of it. Plans with a branch, or with
-    actions before the first message, need one that takes them as the keywords `branch` and `before`."""
+    """`functools.partial(run_episode, spec, generate=…, pool=…, …)`, or a fake of it. Plans with a branch need one
+    that takes it as the keyword `branch`."""
 
     async def __call__(
         self,
@@ -188,13 +188,9 @@ async def _with_retries(
     An eviction is not its own failure and costs no retry; the failing episode's retries bound how many there are.
     """
     task_id, failures = plan.task.task_id, 0
-    run = cast(
-        "Callable[..., Awaitable[Trajectory]]", runner
-    )  # `branch` and `before` are for those who take them
+    run = cast("Callable[..., Awaitable[Trajectory]]", runner)  # only those of branched plans take `branch`
     if plan.branch is not None:
         run = partial(run, branch=plan.branch)
-    if plan.before is not None:
-        run = partial(run, before=plan.before)
     async with live:
         while True:
             try:
@@ -214,10 +210,8 @@ def _quorum_met(quorum: Quorum | None, outcomes: dict[Slot, Outcome], plans: Seq
     if quorum is None:
         return False
     if quorum.hold:
-        done, size = (
-            Counter(group_name(plans, slot.plan) for slot in outcomes),
-            Counter[tuple[str, str | int]](),
-        )
+        done = Counter(group_name(plans, slot.plan) for slot in outcomes)
+        size = Counter[tuple[str, str | int]]()
         for index, plan in enumerate(plans):
             size[group_name(plans, index)] += plan.n
         whole = any(done[name] == size[name] for name in size)

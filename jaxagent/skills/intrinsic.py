@@ -126,7 +126,7 @@ class IntrinsicBank:
 
     def state(self) -> list[dict[str, Any]]:
         """JSON-serialisable; `restore(state())` gives an equal bank."""
-        return [asdict(skill) for skill in self.skills]
+        return [{**asdict(skill), "state": skill.state.value} for skill in self.skills]
 
     def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
         try:

@@ -9,7 +9,8 @@ import pytest
 from jaxagent.batch.boost import BOOST, boosted, jointly
 from jaxagent.batch.targets import policy_samples, seq_mean_token_mean, token_mean
 from jaxagent.errors import ConfigError
-from jaxagent.learn.terms import Scores, Streams, clipped_pg
+from jaxagent.learn.loss import Scores, Streams
+from jaxagent.learn.terms import clipped_pg
 from jaxagent.types import Credited
 from tests.made_episodes import make_step, make_trajectory
 

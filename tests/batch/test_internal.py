@@ -8,7 +8,8 @@ import pytest
 
 from jaxagent.batch.internal import Internalise, internal_samples, token_weights
 from jaxagent.batch.targets import policy_samples, token_mean
-from jaxagent.learn.terms import Scores, Streams, weighted_likelihood
+from jaxagent.learn.loss import Scores, Streams
+from jaxagent.learn.terms import weighted_likelihood
 from jaxagent.rollout.episode import PLAIN
 from jaxagent.types import (
     Action,

@@ -78,11 +78,11 @@ def played(iteration, n=4):
 
 
 def run(replay, iterations, n=4):
-    """What comes out of the filter at each of these iterations."""
+    """What comes out of the filter at each of these iterations, which follow each other."""
     out = []
     for iteration in iterations:
-        replay.begin(iteration)
         out.append(replay.mix(played(iteration, n)))
+        replay.end()
     return out
 
 
@@ -105,7 +105,6 @@ def test_new_trajectories_come_first_and_earlier_ones_make_the_asked_share():
 def test_advantages_of_their_own_group_and_old_log_probs_of_their_own_time_are_kept():
     replay = Replay(ReplayRules(**RULES))
     run(replay, [0])
-    replay.begin(1)
     *_, drawn = replay.mix(played(1))
     own = played(0)[drawn.trajectory.rollout]
     np.testing.assert_array_equal(drawn.advantage_K, own.advantage_K, err_msg="equal |A|: every weight is 1")
@@ -123,11 +122,9 @@ def test_the_weight_scales_advantages_of_steps_and_tokens():
 
 def test_a_large_advantage_is_drawn_more_often_and_weighs_less():
     replay = Replay(ReplayRules(**RULES | {"capacity": 200, "fraction": 0.9, "beta": 1.0}))
-    replay.begin(0)
     replay.mix([item([1.0], rollout=0), *(item([0.1], rollout=i) for i in range(1, 200))])
     counts, values = np.zeros(200), {}
     for seed in range(1, 40):
-        replay.begin(0)
         replay.rules = replace(replay.rules, seed=seed)
         for drawn in replay._draw(200):
             counts[drawn.trajectory.rollout] += 1
@@ -145,7 +142,8 @@ def test_the_oldest_leave_first_by_capacity_and_by_age():
     aged = Replay(ReplayRules(**RULES | {"max_lag": 1}))
     run(aged, [0, 1, 2])
     assert {k.iteration for k in aged._kept} == {1, 2}
-    aged.begin(9)
+    aged.end()
+    aged.mix([])
     assert aged.metrics()["replay/size"] == 0
 
 
@@ -153,7 +151,6 @@ def test_nothing_is_replayed_beside_nothing():
     """An iteration in which the filter left nothing makes no step."""
     replay = Replay(ReplayRules(**RULES))
     run(replay, [0])
-    replay.begin(1)
     assert replay.mix([]) == []
 
 
@@ -189,6 +186,16 @@ def test_a_resumed_buffer_draws_the_same_bit_for_bit():
     assert resumed.observe([])["replay/lag_max"] <= 5
 
 
+def test_a_source_that_is_asked_ahead_changes_no_draw():
+    """Rollouts may run ahead of the update: ages count from the iteration that is learnt from."""
+    in_step, ahead = Replay(ReplayRules(**RULES)), Replay(ReplayRules(**RULES))
+    source = ReplaySource(Nothing(), ahead)
+    for iteration, mixed in enumerate(run(in_step, [0, 1, 2])):
+        source.next(iteration + 1)
+        assert of(ahead.mix(played(iteration))) == of(mixed)
+        source.observe([])
+
+
 def test_replay_without_old_log_probs_is_refused():
     stage = RECIPES["gvpo"].stage(RECIPES["gvpo"].options(), materials())
     assert stage.needs == ()
@@ -209,8 +216,22 @@ def test_the_option_puts_the_buffer_behind_the_recipes_own_filter(recipe):
     for iteration, expected in enumerate((4, 8)):
         stage.source.next(iteration)
         assert len(stage.filter(credit(stage, stage.reward([group])))) == expected
-    assert stage.source.observe([group])["replay/drawn"] == 4
+        observed = stage.source.observe([group])
+    assert observed["replay/drawn"] == 4
     plain.close()
+
+
+def test_a_ratio_to_the_sampler_is_a_correction_too():
+    """Bypass scores no old log-probs: those of the sampler stand in, and are kept with the trajectory."""
+    options = RECIPES["gvpo"].options.parse({"replay": {}, "mismatch": {"mode": "bypass"}})
+    stage = with_stored(RECIPES["gvpo"].stage(options, materials()), options, materials())
+    assert stage.needs == ()
+    groups = stage.reward([make_group([1, 1, 0, 0])])
+    for _ in range(2):
+        mixed = stage.filter(stage.credit(groups))
+        stage.source.observe(groups)
+    assert len(mixed) == 5
+    assert "old" in mixed[-1].trajectory.segments[0].logprobs
 
 
 def test_impossible_options_are_refused():

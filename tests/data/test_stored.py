@@ -95,7 +95,11 @@ def test_log_probs_are_those_of_the_distribution_that_was_sampled_from(folder):
 
 
 def test_a_recipe_with_rollouts_of_its_own_is_refused(folder):
-    """Else the option would be ignored in silence."""
+    """Else the option would be ignored in silence. A source that wraps the store's is none of those."""
+    with pytest.raises(ConfigError, match="plans its own rollouts"):
+        offline("dapo", folder)
+    assert offline("dapo", folder, dynamic=False).stored
+    assert offline("reinforce", folder, baseline="running_mean").stored
     chosen = RECIPES["gvpo"].options.parse({"rollouts_from": str(folder)})
     own = RECIPES["gvpo"].stage(RECIPES["gvpo"].options(), materials())
     with pytest.raises(ConfigError, match="plans its own rollouts"):

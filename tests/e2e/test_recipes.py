@@ -15,7 +15,8 @@ OPTION = "stages.0.options."
 CHANGES = {  # to two iterations
     "sft": ["eval.every=1"],
     "siri": [
-        f"{OPTION}{change}" for change in ("warmup_steps=0", "warmup_min=0", "warmup_max=1", "success_at=0.0")
+        f"{OPTION}{change}"
+        for change in ("warmup_steps=0", "warmup_min=0", "warmup_max=1", "success_at=0.0", "miner=policy")
     ],
     "skillrl": [f"{OPTION}{change}" for change in ("warmup_steps=0", "update_every=1")],
 }
@@ -38,6 +39,8 @@ def test_recipe_trains_from_its_run_file(tmp_path, recipe):
     skilled = {f"{mode}+skills" for mode in plain} if recipe in WITH_SKILLS else set()
     assert set(result["after"]) == plain | skilled
     assert set(result["before"]) == plain  # of the stage before
+    if recipe == "siri":  # the policy was asked, and had nothing to say
+        assert records[-1]["auxlm/siri.mine/calls"] == 2 == records[-1]["auxlm/siri.mine/failures"]
     if skilled:
         assert json.loads((folder / f"{recipe}.skills.json").read_text()) is not None
     assert {"tgc", "sgc"} <= set(result["before"]["test_normal/greedy"])

@@ -114,3 +114,16 @@ def test_stop_saves_a_report_and_goes_on_only_when_asked_again(tmp_path):
     assert "stopped by the alarm entropy_collapse" in (folder.parent / "run.log").read_text()
     assert train(folder, "alarms.on_collapse=stop") == 0
     assert json.loads((folder / "result.json").read_text())["iterations"] == 6
+
+
+def test_a_rollback_gives_up_what_runs_ahead(tmp_path):
+    """The fourth iteration ends with the fifth in flight; the start is the only checkpoint before the third."""
+    folder = tmp_path / "run"
+    more = ("rollout.max_lag=1", "checkpoint.every=3", "stages.0.options.iterations=7")
+    assert train(folder, *ROLLBACK, *more) == 0, (folder.parent / "run.log").read_text()[-3000:]
+    result = json.loads((folder / "result.json").read_text())
+    assert [(went["left"], went["to"], went["saved"]) for went in result["rollbacks"]] == [(4, 0, 4)]
+    records = read_metrics(folder / "metrics.jsonl")
+    assert [record["step"] for record in records] == list(range(11))
+    # From the start again: the same tasks, none of them skipped with what was in flight.
+    assert records[4]["data/epoch"] == records[0]["data/epoch"]

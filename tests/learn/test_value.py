@@ -11,11 +11,12 @@ import pytest
 from jaxagent.batch.targets import token_mean
 from jaxagent.errors import ConfigError
 from jaxagent.learn.forward import Execution
+from jaxagent.learn.loss import Scores, Streams
 from jaxagent.learn.optim import OptimizerSpec, make_optimizer
 from jaxagent.learn.state import init_state, train_also, train_last_layers, train_only
 from jaxagent.learn.step import make_score, make_update
 from jaxagent.learn.sums import add, explained_of, finish
-from jaxagent.learn.terms import Scores, Streams, cross_entropy
+from jaxagent.learn.terms import cross_entropy
 from jaxagent.learn.value import decaying, value_loss
 from jaxagent.mesh.mesh import MeshSpec, make_mesh
 from jaxagent.model.critic import PREFIX, add_critic

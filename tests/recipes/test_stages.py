@@ -21,7 +21,7 @@ from tests.made_episodes import make_task, make_trajectory
 
 STEPS = ["ok", "runtime_error", "ok"]
 POLICY = sorted(name for name, recipe in RECIPES.items() if issubclass(recipe.options, PolicyOptions))
-WITH_PG = [name for name in POLICY if name != "opd"]  # pure distillation has no policy term
+WITH_PG = [name for name in POLICY if name not in ("opd", "critic")]  # these have no policy term
 
 
 def materials(**changes):
@@ -134,6 +134,8 @@ def test_opd_learns_nothing_before_the_first_skill():
         ({"teacher": "ema", "context": "none"}, "teaches nothing"),
         ({"teacher": "checkpoint"}, "a folder goes with"),
         ({"checkpoint": "somewhere"}, "a folder goes with"),
+        ({"entropy_coef": 0.1}, "there is none here"),
+        ({"solved_nll": 0.1}, "there is none here"),
         ({"estimator": "k1"}, "estimator"),
         ({"summariser": "endpoint"}, "summariser"),
         ({"summariser": {"model": "m"}}, "base_url"),
@@ -308,6 +310,18 @@ def behaving(group, behaviour):
     )
 
 
+def valued(group):
+    """The group as if the trainer had scored it: old log-probs and values of 0."""
+    zeros = {name: np.zeros(7, np.float32) for name in ("old", "value")}
+    return replace(
+        group,
+        trajectories=tuple(
+            replace(t, segments=tuple(replace(s, logprobs={**s.logprobs, **zeros}) for s in t.segments))
+            for t in group.trajectories
+        ),
+    )
+
+
 @pytest.mark.parametrize("recipe", WITH_PG)
 def test_every_policy_recipe_corrects_its_policy_term(recipe):
     """rho = e^.5 on every token, capped at 1.5: weights on the loss, the same counts, the metrics of the correction."""
@@ -352,7 +366,7 @@ def test_every_policy_recipe_takes_the_sampler_for_the_old_policy(recipe):
 @pytest.mark.parametrize("recipe", POLICY)
 def test_every_policy_recipe_drops_stale_trajectories_after_credit(recipe):
     stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse({"max_lag": 1}), materials())
-    whole = group([4, 2, 0, 2])
+    whole = valued(group([4, 2, 0, 2]))
     aged = replace(
         whole,
         trajectories=tuple(
@@ -360,7 +374,7 @@ def test_every_policy_recipe_drops_stale_trajectories_after_credit(recipe):
             for i, t in enumerate(whole.trajectories)
         ),
     )
-    credited = credit(stage, stage.reward([scored(aged, stage.needs)]))
+    credited = credit(stage, stage.reward([aged]))
     kept = stage.filter(credited)
     assert 2 not in {item.trajectory.rollout for item in kept}
     assert 2 in {item.trajectory.rollout for item in credited}  # its return has been in the baseline
@@ -372,7 +386,7 @@ def test_every_policy_recipe_drops_stale_trajectories_after_credit(recipe):
 def test_every_policy_recipe_can_imitate_solved_episodes(recipe):
     """Only the tokens of the one solved rollout, whatever their advantage; 6 of them."""
     stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse({"solved_nll": 0.1}), materials())
-    credited = credit(stage, stage.reward([scored(group([4, 2, 0, 2]), stage.needs)]))
+    credited = credit(stage, stage.reward([valued(group([4, 2, 0, 2]))]))
     samples = stage.samples(credited)
     assert [float(s.include["solved"].sum()) for s in samples] == [6, 0, 0, 0]
     assert stage.terms["solved"].coef == 0.1
@@ -380,11 +394,19 @@ def test_every_policy_recipe_can_imitate_solved_episodes(recipe):
     assert stage.terms["solved"].aggregate(samples[1:], "solved")[1] == 0.0  # nothing solved: no term
 
 
+@pytest.mark.parametrize(
+    "options", [{"mismatch": {"mode": "token_trunc"}}, {"mismatch": {"mode": "bypass"}}, {"solved_nll": 0.1}]
+)
+def test_without_a_policy_term_there_is_nothing_to_correct_or_to_stand_beside(options):
+    with pytest.raises(ConfigError, match="policy term"):
+        RECIPES["opd"].stage(RECIPES["opd"].options.parse(options), materials())
+
+
 @pytest.mark.parametrize("recipe", WITH_PG)
 def test_every_policy_recipe_can_hold_its_entropy_up(recipe):
     """The same tokens and the same average as the policy term."""
     stage = RECIPES[recipe].stage(RECIPES[recipe].options.parse({"entropy_coef": 0.01}), materials())
-    samples = stage.samples(credit(stage, stage.reward([scored(group([4, 2, 0, 2]), stage.needs)])))
+    samples = stage.samples(credit(stage, stage.reward([valued(group([4, 2, 0, 2]))])))
     terms = stage.terms
     assert terms["entropy"].coef == 0.01
     (policy, count), (entropy, same) = (terms[n].aggregate(samples, n) for n in ("pg", "entropy"))
@@ -411,6 +433,8 @@ def test_every_policy_recipe_can_hold_its_entropy_up(recipe):
         ("reinforce", {"baseline": "leave_none_out", "gamma": 0.9}, "keep gamma: 1"),
         ("reinforce", {"rewards": "environment", "kl_in": "reward"}, "does not read"),
         ("dapo", {"informative": "reward", "kl_in": "reward"}, "informative=reward"),
+        ("skill_sd", {"sampling": "teacher", "replay": {}}, "stored rollouts do not say"),
+        ("skill_sd", {"sampling": "teacher", "rollouts_from": "runs/a"}, "stored rollouts do not say"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(recipe, options, message):
@@ -544,11 +568,9 @@ def test_where_values_are_learnt(level, trained):
 
 
 def test_vapo_imitates_what_was_solved_and_holds_lambda_to_the_length():
-    stage = RECIPES["vapo"].stage(RECIPES["vapo"].options.parse({"lam_alpha": 1 / 3}), materials())
-    credited = credit(stage, stage.reward([scored(group([4, 2]), stage.needs)]))
-    samples = stage.samples(credited)
-    packed = pack(samples, stage.terms, rows=4, length=32)
-    solved, failed = samples
+    credited, packed = run_host_half("vapo", [group([4, 2])], lam_alpha=1 / 3, value_min=0.0)
+    stage = RECIPES["vapo"].stage(RECIPES["vapo"].options(), materials())
+    solved, failed = stage.samples(credited)
     assert solved.include["solved"].tolist() == solved.include["pg"].tolist() == [0, 1, 1, 1, 1, 1, 1]
     assert not failed.include["solved"].any()
     assert failed.include["pg"].sum() == 6

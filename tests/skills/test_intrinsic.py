@@ -6,6 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from jaxagent.checkpoint_state import host_json
 from jaxagent.errors import ConfigError, DataError
 from jaxagent.skills.intrinsic import IntrinsicBank, IntrinsicSkill, State, Thresholds, evaluated
 from jaxagent.skills.retrieve import jaccard
@@ -111,7 +112,7 @@ def test_state_is_json_and_restores_to_the_same_bank():
     for delta in (0.5, 0.25, -0.25):
         bank.evaluate("s0", delta)
     again = IntrinsicBank()
-    again.restore(json.loads(json.dumps(bank.state())))
+    again.restore(json.loads(host_json({"bank": bank.state()}))["bank"])
     assert again.skills == bank.skills
     assert bank.state()[0]["state"] == "active"
     for each in (bank, again):

@@ -7,6 +7,7 @@ import pytest
 
 from jaxagent.auxlm.background import Background
 from jaxagent.auxlm.client import AuxLimits, AuxLM, AuxRequest, ScriptedBackend
+from jaxagent.checkpoint_state import host_json
 from jaxagent.data.tasks import TaskSource
 from jaxagent.errors import DataError
 from jaxagent.skills.evolve import WRITE, script_write
@@ -216,8 +217,8 @@ def test_resuming_gives_the_same_bank(make):
         assert {k: v for k, v in metrics.items() if "auxlm" not in k} == {
             k: v for k, v in same.items() if "auxlm" not in k
         }
-        state = json.loads(json.dumps(resumed.state()))
-        assert state == json.loads(json.dumps(straight.state()))
+        state = json.loads(host_json(resumed.state()))
+        assert state == json.loads(host_json(straight.state()))
         resumed = make()
         resumed.restore(state)
     assert len(straight.library) > 0

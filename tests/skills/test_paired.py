@@ -7,6 +7,7 @@ import pytest
 
 from jaxagent.auxlm.background import Background
 from jaxagent.auxlm.client import AuxLimits, AuxLM, ScriptedBackend
+from jaxagent.checkpoint_state import host_json
 from jaxagent.data.tasks import TaskSource
 from jaxagent.errors import DataError
 from jaxagent.rewards.outcome import success
@@ -279,8 +280,8 @@ def test_resuming_gives_the_same_plans_bank_and_phase(make):
         shown = [(p.task, p.n, p.label, p.group, opened(p)) for p in plans]
         assert shown == [(p.task, p.n, p.label, p.group, opened(p)) for p in again]
         assert own(metrics) == own(same)
-        state = json.loads(json.dumps(resumed.state()))
-        assert state == json.loads(json.dumps(straight.state()))
+        state = json.loads(host_json(resumed.state()))
+        assert state == json.loads(host_json(straight.state()))
         resumed = make(warmup_min=2, n_req=1, tasks=3)
         resumed.restore(state)
     assert straight.since == 2
