@@ -38,6 +38,7 @@ def read(tmp_path, **changes):
             {"model": {"source": "tiny", "critic": {"hidden": [8]}}},
             "no stage of this run .0-loop. learns values",
         ),
+        ({"stages": [{"recipe": "critic", "options": {"solved_nll": 0.1}}]}, "belong to a policy term"),
         ({"stages": [{"recipe": "vtrace", "options": {"c_bar": 2.0}}]}, "is above rho_bar=1.0; lower it"),
         ({"stages": [{"recipe": "ppo", "options": {"gamma_turn": 0.9}}]}, "read at level bilevel only"),
         (

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from jaxagent.batch.targets import token_mean
 from jaxagent.batch.values import VALUE, value_samples
@@ -35,6 +35,15 @@ class CriticOptions(PolicyOptions):
     rewards: Rewards = "outcome"
     learning_rate: float = Field(1e-4, gt=0)
     weight_decay: float = Field(0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _trains_no_policy(self) -> CriticOptions:
+        if self.entropy_coef or self.solved_nll or self.mismatch.mode != "none":
+            raise ValueError(
+                f"entropy_coef={self.entropy_coef}, solved_nll={self.solved_nll}, mismatch.mode={self.mismatch.mode}: "
+                "they belong to a policy term, and there is none here; drop them"
+            )
+        return self
 
 
 def stage(options: CriticOptions, materials: Materials) -> Stage:
