@@ -18,6 +18,7 @@ from random import Random
 from typing import Any
 
 from jaxagent.credit.group import survivors
+from jaxagent.data.iteration import InFlight
 from jaxagent.rewards.returns import mapped
 from jaxagent.skills.intrinsic import IntrinsicBank, IntrinsicSkill, State
 from jaxagent.skills.mine import Miner, episode_record
@@ -27,13 +28,25 @@ from jaxagent.skills.retrieve import Likeness
 from jaxagent.stage import Plan, Returns, Reward, Source
 from jaxagent.types import Group, Metrics, Prompt, Task, Trajectory
 
-SKILL, PLAIN = "skill", "plain"  # labels of the halves
+SKILL, PLAIN = (
+    "skill",
+    "plain",
+)  # labels of the halves; that of the skill half goes on with its skill: "skill:s3"
 DELTA = "skill_delta"  # key of `Trajectory.extra`, in both halves
 
 
 def branch(trajectory: Trajectory) -> str:
     """Its half; whatever is not played with a skill is plain."""
-    return SKILL if trajectory.extra.get("label") == SKILL else PLAIN
+    return SKILL if _label(trajectory)[0] == SKILL else PLAIN
+
+
+def skill_of(group: Group) -> str | None:
+    """The id of the skill that its skill half was played with."""
+    return next((name for half, _, name in map(_label, group.trajectories) if half == SKILL), None)
+
+
+def _label(trajectory: Trajectory) -> tuple[str, str, str]:
+    return str(trajectory.extra.get("label", "")).partition(":")
 
 
 def delta_of(group: Group, outcome: Reward) -> float | None:
@@ -142,43 +155,45 @@ class PairedSource:
         self.seed = seed
         self.since: int | None = None
         self.noted: Metrics = {}  # what the stage's samples report of themselves
-        self._iteration = self._successes = self._mined = 0
+        self._successes = self._mined = 0
+        self._flight = InFlight()
         self._stored: deque[dict[str, Any]] = deque(maxlen=rules.stored)
-        self._shown: list[IntrinsicSkill | None] = []  # of the iteration's groups, in order
 
     @property
     def strength(self) -> float:
         """lambda of the present iteration."""
-        return self.rules.strength(self._iteration, self.since)
+        return self.rules.strength(self._flight.present, self.since)
 
     def next(self, iteration: int) -> Sequence[Plan] | Sequence[Group]:
-        self._iteration, self._mined, self._shown = iteration, 0, []
+        self._flight.asked(iteration)
         work = self.inner.next(iteration)
         if self.since is not None and (iteration - self.since) % self.rules.mine_every == 0:
-            self._mine()
+            self._mine(iteration)
         out: list[Plan] = []
-        for plan in work:
+        for number, plan in enumerate(work):
             if not isinstance(plan, Plan):
                 return work  # ready groups: nothing is rolled out
-            out += self._planned(plan)
+            out += self._planned(plan, iteration, number)
         return out
 
     def observe(self, groups: Sequence[Group]) -> Metrics:
         deltas, moves = [], Counter[State]()
-        for group, skill in zip(groups, self._shown, strict=True):
+        for group in groups:
             for trajectory in survivors(group):
                 if branch(trajectory) == PLAIN:
                     self._keep(trajectory)
             delta = next((t.extra[DELTA] for t in group.trajectories if DELTA in t.extra), None)
-            if skill is not None and delta is not None:
-                before, after = self.bank.evaluate(skill.skill_id, delta)
+            if (skill := skill_of(group)) is not None and delta is not None:
+                before, after = self.bank.evaluate(skill, delta)
                 moves[after] += before is not after
                 deltas.append(delta)
-        metrics = {**self._metrics(deltas, moves), **self.inner.observe(groups)}
-        done = self._iteration + 1
+        metrics = {**self._metrics(deltas, moves, len(groups)), **self.inner.observe(groups)}
+        self._mined = 0
+        done = self._flight.present + 1
         enough = self._successes >= self.rules.n_req and done >= self.rules.warmup_min
         if self.since is None and (enough or done >= self.rules.warmup_max):
             self.since = done
+        self._flight.observed()
         return metrics
 
     def opening(self, task: Task, prompt: Prompt) -> Prompt:
@@ -197,6 +212,8 @@ class PairedSource:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        self._flight.clear()
+        self._mined = 0
         self.inner.restore(state["inner"])
         self.bank.restore(state["bank"])
         self.requests.restore(state["requests"])
@@ -207,26 +224,27 @@ class PairedSource:
         self.miner.close()
         self.inner.close()
 
-    def _planned(self, plan: Plan) -> list[Plan]:
-        skill = self._retrieved(plan.task) if plan.n > 1 and plan.branch is None else None
-        self._shown.append(skill)
+    def _planned(self, plan: Plan, iteration: int, number: int) -> list[Plan]:
+        """number: of the plan within the iteration."""
+        place = f"{iteration}/{number}/{plan.task.task_id}"
+        skill = self._retrieved(plan.task, place) if plan.n > 1 and plan.branch is None else None
         if skill is None:
             return [plan]
         lesson, half = self.rules.lesson(skill), plan.n // 2
-        name = plan.group or f"pair{len(self._shown)}"
+        name = plan.group or f"pair{number + 1}"
 
         def prompt(opening: Prompt) -> Prompt:
             return add_lesson(opening if plan.prompt is None else plan.prompt(opening), lesson)
 
         return [
-            replace(plan, n=half, prompt=prompt, label=SKILL, group=name),
+            replace(plan, n=half, prompt=prompt, label=f"{SKILL}:{skill.skill_id}", group=name),
             replace(plan, n=plan.n - half, label=PLAIN, group=name),
         ]
 
-    def _retrieved(self, task: Task) -> IntrinsicSkill | None:
+    def _retrieved(self, task: Task, place: str) -> IntrinsicSkill | None:
         if self.since is None or not len(self.bank):
             return None
-        draw = Random(f"{self.seed}/slot/{self._iteration}/{len(self._shown)}/{task.task_id}")
+        draw = Random(f"{self.seed}/slot/{place}")
         request = self.requests.of(task)
         rules = self.rules
         return self.bank.retrieve(request, rules.likeness, floor=rules.floor, slot=rules.slot, draw=draw)
@@ -237,22 +255,22 @@ class PairedSource:
             self._successes += 1
             self._stored.append(episode_record(trajectory, self.requests.asked))
 
-    def _mine(self) -> None:
+    def _mine(self, iteration: int) -> None:
         """A random part of the stored episodes; every mining draws anew."""
-        rules, draw = self.rules, Random(f"{self.seed}/mine/{self._iteration}")
+        rules, draw = self.rules, Random(f"{self.seed}/mine/{iteration}")
         chosen = draw.sample(list(self._stored), min(len(self._stored), rules.mine_calls * rules.mine_batch))
         size = rules.mine_batch
         batches = [chosen[start : start + size] for start in range(0, len(chosen), size)]
         for tasks, skill in self.miner.mine(batches) if batches else ():
             self._mined += self.bank.add(skill.condition, skill.strategy, tasks)
 
-    def _metrics(self, deltas: Sequence[float], moves: Counter[State]) -> Metrics:
+    def _metrics(self, deltas: Sequence[float], moves: Counter[State], groups: int) -> Metrics:
         return {
             **{f"siri/{state}": float(count) for state, count in self.bank.count().items()},
             "siri/promoted": float(moves[State.ACTIVE]),
             "siri/dismissed": float(moves[State.RETIRED]),
             "siri/mined": float(self._mined),
-            "siri/paired_frac": len(deltas) / max(1, len(self._shown)),
+            "siri/paired_frac": len(deltas) / max(1, groups),
             "siri/delta": sum(deltas) / max(1, len(deltas)),
             "siri/gate_frac": sum(delta > 0 for delta in deltas) / max(1, len(deltas)),
             "siri/successes": float(self._successes),

@@ -14,6 +14,7 @@ from typing import Any
 
 from jaxagent.auxlm.background import Background
 from jaxagent.credit.group import survivors
+from jaxagent.data.iteration import InFlight
 from jaxagent.skills.evolve import WRITE
 from jaxagent.skills.library import Library, Mistake, Principle, full_library_text
 from jaxagent.skills.mine import episode_record
@@ -73,10 +74,10 @@ class LibrarySource:
     def __init__(self, inner: Source, library: Library, writer: Background, rules: LibraryRules):
         self.inner, self.library, self.writer, self.rules = inner, library, writer, rules
         self._records: dict[str, Record] = {}
-        self._iteration = 0
+        self._flight = InFlight()
 
     def next(self, iteration: int) -> Sequence[Plan] | Sequence[Group]:
-        self._iteration = iteration
+        self._flight.asked(iteration)
         work = self.inner.next(iteration)
         plans = [item for item in work if isinstance(item, Plan)]
         return [replace(plan, prompt=self.lesson) for plan in plans] if plans else work
@@ -96,10 +97,11 @@ class LibrarySource:
             kind = self.rules.kind(trajectory.task)
             self._records.setdefault(kind, Record()).add(trajectory, self.rules)
         added = weak = 0
-        if (self._iteration + 1) % self.rules.every == 0:
+        if (self._flight.present + 1) % self.rules.every == 0:
             below = sorted(kind for kind, r in self._records.items() if r.rate < self.rules.threshold)
             weak, added = len(below), self._grow(below)
             self._records = {}
+        self._flight.observed()
         return {
             **self.inner.observe(groups),
             **self.writer.metrics(),
@@ -117,6 +119,7 @@ class LibrarySource:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        self._flight.clear()
         self.inner.restore(state["inner"])
         self.library.restore(state["library"])
         self._records = {kind: Record(**record) for kind, record in state["records"].items()}

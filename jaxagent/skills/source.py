@@ -21,6 +21,8 @@ from jaxagent.skills.summarise import SummariserPool, summary_payload
 from jaxagent.stage import Plan, Source
 from jaxagent.types import Group, Metrics, Prompt, Task, Trajectory
 
+SHOWN = "skill:"  # label of a plan with a skill in its prompt, before the skill's id
+
 
 def best_and_worst(group: Group) -> list[Trajectory]:
     """The episodes worth a lesson: the best, and the worst if it is worse. Ties go to the first rollout."""
@@ -53,7 +55,8 @@ class SkillRules:
 
 
 class SkillSource:
-    """Implements Source. Call `teacher` from the stage's Teacher; picks hold until the next `next`."""
+    """Implements Source. Call `teacher` from the stage's Teacher; picks hold until the next `next`. A skill that was in
+    a prompt is known by its plan's label, whatever was asked for since."""
 
     def __init__(self, inner: Source, bank: SkillBank, pool: SummariserPool, rules: SkillRules | None = None):
         self.inner, self.bank, self.pool = inner, bank, pool
@@ -86,7 +89,7 @@ class SkillSource:
             opening = opening if before is None else before(opening)
             return inject(opening, skill, text=self.rules.lesson)
 
-        return replace(plan, prompt=prompt, label="skill", weights=self.rules.weights)
+        return replace(plan, prompt=prompt, label=f"{SHOWN}{skill.skill_id}", weights=self.rules.weights)
 
     def opening(self, task: Task, prompt: Prompt) -> Prompt:
         """The opening with the best skill that the task's buffer has proven, to measure what skills are worth."""
@@ -101,7 +104,7 @@ class SkillSource:
         taught = explored = 0
         for group in groups:
             key = self.rules.scope(group.task)
-            skill = self._pick(key)
+            skill = self._played(key, group) if self.rules.in_rollouts else self._pick(key)
             if skill is not None and group.trajectories:
                 taught += 1
                 explored += explores(self.bank.skills(key), skill)
@@ -138,6 +141,11 @@ class SkillSource:
     def close(self) -> None:
         self.pool.close()
         self.inner.close()
+
+    def _played(self, key: str, group: Group) -> Skill | None:
+        """The skill that the group had in its prompt; None too if it was evicted since."""
+        labels = {trajectory.extra.get("label", "") for trajectory in group.trajectories}
+        return next((skill for skill in self.bank.skills(key) if f"{SHOWN}{skill.skill_id}" in labels), None)
 
     def _pick(self, key: str) -> Skill | None:
         """One skill a task and iteration, whoever asks first."""

@@ -70,7 +70,8 @@ def built(recipe, *, past_warm_up=True, **options):
     chosen = recipe.RECIPE.options.parse(options)
     stage = recipe.RECIPE.stage(chosen, materials(renderer=RENDERER))
     if past_warm_up and recipe is siri:
-        stage.source.since, stage.source._iteration = 0, 5
+        stage.source.since = 0
+        stage.source._flight.asked(5)
     return stage
 
 

@@ -172,6 +172,18 @@ def test_only_weak_kinds_get_skills_and_only_at_an_update(make):
     assert source._records == {}  # the next update counts anew
 
 
+def test_an_update_is_due_after_every_iteration_that_was_learnt_from_whatever_was_asked_for(make):
+    """every 2, one iteration ahead: the updates come with the second and the fourth observed."""
+    source = make()
+    plans = source.next(0)
+    weak = []
+    for ahead in range(1, 5):
+        later = source.next(ahead)
+        weak.append(source.observe(played(plans, {"pay": 1.0, "sing": 0.25}))["skillrl/weak_kinds"])
+        plans = later
+    assert weak == [0.0, 1.0, 0.0, 1.0]
+
+
 def test_the_threshold_is_exclusive(make):
     source = make(threshold=0.5)
     assert go(source, 1, sing=0.5)[1]["skillrl/weak_kinds"] == 0.0

@@ -246,11 +246,15 @@ def test_skills_in_rollouts_are_picked_before_they_start(pool):
     assert (plan.prompt, plan.label, plan.weights) == (None, "", "current")  # no skill yet
     skills.observe([group(SOLVED, FAILED)])
     (plan,) = skills.next(1)
-    assert (plan.label, plan.weights) == ("skill", "reference")
+    assert (plan.label, plan.weights) == ("skill:s0", "reference")
     assert plan.prompt(SOLVED.prompt).messages[0].content == "Rules\n\nLESSON"
-    shown = [replace(t, prompt=plan.prompt(t.prompt), extra={PLAIN: t.prompt}) for t in (SOLVED, FAILED)]
+    extra = {PLAIN: SOLVED.prompt, "label": plan.label}
+    shown = [replace(t, prompt=plan.prompt(t.prompt), extra=extra) for t in (SOLVED, FAILED)]
+    skills.next(2)  # rollouts may run ahead: by now the other skill is picked
+    skills.bank.credit("t1", "s0", 0.0)
+    skills.next(3)
     skills.observe([group(*shown)])
-    assert skills.bank.skills("t1")[0].retrievals == 1
+    assert [skill.retrievals for skill in skills.bank.skills("t1")] == [2, 0]
     assert "LESSON" not in json.dumps(skills.pool.state())  # a lesson is not what the task asked
 
 
