@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from jaxagent.errors import ConfigError, DataError
-from jaxagent.types import Group, Metrics, Sample
+from jaxagent.types import Metrics, Sample
 
 STREAM = "mismatch"
 MAX_LOG_RATIO = 20.0
@@ -124,20 +124,6 @@ def mismatch_metrics(samples: Sequence[Sample], weigh: Weigh, *, term: str = "pg
         "is/k3_mismatch": float((rho_X - 1 - log_X).mean()),
         "is/ess": float(weight_X.sum()) ** 2 / (weight_X.size * squares) if squares else 0.0,
     }
-
-
-def lag_metrics(groups: Sequence[Group], max_lag: int | None = None) -> Metrics:
-    """async/*: how many policy versions older than the newest step the steps of an iteration are, and how many
-    trajectories have a step that is too old."""
-    versions = [[s.version for s in t.steps] for group in groups for t in group.trajectories if t.steps]
-    if not versions:
-        return {}
-    newest = max(map(max, versions))
-    lag_K = newest - np.concatenate([np.array(each) for each in versions])
-    found = {"async/lag_mean": float(lag_K.mean()), "async/lag_max": float(lag_K.max())}
-    if max_lag is not None:
-        found["async/stale"] = float(sum(newest - min(each) > max_lag for each in versions))
-    return found
 
 
 def _trained(sample: Sample, term: str) -> Bool[np.ndarray, "T"]:

@@ -63,24 +63,6 @@ def chain(*filters: Filter) -> Filter:
     return keep
 
 
-def fresh(max_lag: int, *, version: Callable[[], int] | None = None) -> Filter:
-    """Drop trajectories with a step that a policy more than `max_lag` versions old sampled (asynchronous rollouts).
-
-    version: that of the trainer; without it the newest step of the batch is the present. After credit, so that the
-    baseline of a group is that of the whole group. Lags 0, 1, 2, 3 with max_lag 2 -> kept, kept, kept, dropped.
-    """
-    if max_lag < 0:
-        raise ConfigError(f"max_lag={max_lag}: expected 0 (only the newest policy) or more versions")
-
-    def keep(credited: Sequence[Credited]) -> list[Credited]:
-        versions = [[step.version for step in item.trajectory.steps] for item in credited]
-        newest = max((v for each in versions for v in each), default=0)
-        oldest = (newest if version is None else version()) - max_lag
-        return [item for item, each in zip(credited, versions) if all(v >= oldest for v in each)]
-
-    return keep
-
-
 # --- filters of groups: they wrap a credit, for only a credit sees whole groups -----------------------------
 
 Metric = Callable[[Trajectory], float]

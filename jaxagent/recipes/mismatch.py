@@ -28,8 +28,9 @@ from jaxagent.errors import ConfigError
 from jaxagent.learn.loss import Loss
 from jaxagent.learn.terms import corrected
 from jaxagent.rewards.returns import Changed
+from jaxagent.rollout.staleness import sampler_as_old
 from jaxagent.stage import Returns, Stage
-from jaxagent.types import Credited, Group, Metrics, Sample, Segment, Trajectory
+from jaxagent.types import Credited, Group, Metrics, Sample
 
 READS = {
     "none": set(),
@@ -109,12 +110,5 @@ def corrected_stage(stage: Stage, options: MismatchOptions, *, term: str = "pg")
 def _bypassed(stage: Stage) -> Stage:
     """The sampler's log-probs under the name of the old ones, before anything reads those."""
     assert stage.reward is not None
-    returns: Returns = Changed(stage.reward, before=_sampler_as_old)
+    returns: Returns = Changed(stage.reward, before=sampler_as_old)
     return replace(stage, reward=returns, needs=tuple(name for name in stage.needs if name != "old"))
-
-
-def _sampler_as_old(trajectory: Trajectory) -> Trajectory:
-    def renamed(segment: Segment) -> Segment:
-        return replace(segment, logprobs={**segment.logprobs, "old": segment.logprobs["behaviour"]})
-
-    return replace(trajectory, segments=tuple(map(renamed, trajectory.segments)))

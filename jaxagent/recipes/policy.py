@@ -1,7 +1,7 @@
 """What the recipes share that learn from their own rollouts: options, the source of tasks, optimiser steps.
 
 A recipe file ends with `RECIPE = policy_recipe(Options, stage)`: what the shared options ask for beside the method (the
-correction of a mismatch, a limit of staleness, entropy, imitation of solved episodes) is then done for it.
+correction of a mismatch, entropy, imitation of solved episodes) is then done for it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from jaxagent.batch.mismatch import lag_metrics
 from jaxagent.batch.targets import token_mean
 from jaxagent.config import Record
-from jaxagent.credit.filters import chain, fresh
 from jaxagent.data.curriculum import CurriculumOptions, CurriculumSource
 from jaxagent.data.stored import StoredSource, open_store
 from jaxagent.data.tasks import TaskSource
@@ -27,8 +25,8 @@ from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.mismatch import MismatchOptions, corrected_stage
 from jaxagent.recipes.replay import ReplayOptions
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions
-from jaxagent.stage import Measure, Source, Stage, Term, Update
-from jaxagent.types import Credited, Group, Metrics, Sample
+from jaxagent.stage import Source, Stage, Term, Update
+from jaxagent.types import Credited, Sample
 
 PG = "pg"  # the policy term of every recipe
 
@@ -46,7 +44,6 @@ class PolicyOptions(Record):
     curriculum: draw tasks by what the policy can do (data/curriculum.py); without one, every task once an epoch.
     kl_stop, grad_outlier_sigma: see `Update`; 0 is off.
     mismatch: correction of the difference between sampler and trainer (recipes/mismatch.py).
-    max_lag: drop trajectories with a step of a policy more than so many versions old; None keeps all.
     entropy_coef: weight of the entropy, averaged as the policy loss is; 0 is off.
     solved_nll: weight of -log p over the tokens of the solved episodes (VAPO: 0.1); 0 is off.
     """
@@ -69,7 +66,6 @@ class PolicyOptions(Record):
     kl_stop: float = Field(0.0, ge=0)
     grad_outlier_sigma: float = Field(0.0, ge=0)
     mismatch: MismatchOptions = MismatchOptions()
-    max_lag: int | None = Field(None, ge=0)
     entropy_coef: float = Field(0.0, ge=0)
     solved_nll: float = Field(0.0, ge=0)
 
@@ -127,25 +123,15 @@ def policy_recipe(
                 f"stage {made.name}: entropy_coef={chosen.entropy_coef}, solved_nll={chosen.solved_nll}: they stand "
                 f"beside a policy term, and this recipe has only {', '.join(made.terms)}; drop them"
             )
-        if chosen.max_lag is not None:
-            stale = fresh(chosen.max_lag)
-            made = replace(made, filter=chain(stale, made.filter) if made.filter else stale)
         if chosen.entropy_coef:
             entropy = Term(entropy_bonus(), made.terms[PG].aggregate, chosen.entropy_coef)
             made = with_term(made, "entropy", entropy, lambda item: True)
         if chosen.solved_nll:
             solved = Term(cross_entropy(), token_mean, chosen.solved_nll)
             made = with_term(made, "solved", solved, lambda item: item.trajectory.success)
-        return replace(made, measure=_with_lags(made.measure, chosen.max_lag))
+        return made
 
     return Recipe(options, whole, critic=critic, spare=spare)
-
-
-def _with_lags(measure: Measure | None, max_lag: int | None) -> Measure:
-    def both(groups: Sequence[Group], samples: Sequence[Sample]) -> Metrics:
-        return {**(measure(groups, samples) if measure else {}), **lag_metrics(groups, max_lag)}
-
-    return both
 
 
 def with_term(stage: Stage, name: str, term: Term, includes: Callable[[Credited], bool]) -> Stage:

@@ -4,8 +4,8 @@
     A_i    = R_i - mean of the task's other rollouts      leave_one_out: RLOO;   leave_none_out: of all of them
     loss   = -(1/N) sum over trajectories and tokens of A log pi
 
-No ratio in the only step of an iteration. With several the later ones learn from what an older policy sampled: their
-tokens are weighted by the ratio, unclipped.
+What an older policy sampled (rollouts that run ahead, later steps of an iteration, replay) is weighted by the ratio,
+unclipped: -rho A, which has the gradient of -A log pi where nothing is old.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ReinforceOptions(KlOptions, StepCredit):
 def stage(options: ReinforceOptions, materials: Materials) -> Stage:
     source, credit = _source_and_credit(options, task_source(options, materials))
     average = aggregation(options.aggregate, options.max_length)
-    policy = policy_gradient("token" if options.off_policy else None)
+    policy = policy_gradient("token")
     terms = {PG: Term(kl_loss(options, policy), average), **kl_terms(options, average)}
     return Stage(
         name=materials.name,

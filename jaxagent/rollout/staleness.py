@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 
+from jaxagent.rewards.returns import mapped
 from jaxagent.types import Dropped, Group, Metrics, Segment, Trajectory
 
 STALE = "stale"
@@ -45,23 +46,18 @@ def fresh(groups: Sequence[Group], handed: Sequence[int], *, max_lag: int) -> li
 def lag_metrics(groups: Sequence[Group], handed: Sequence[int]) -> Metrics:
     """Lags of the steps that are trained on."""
     lags = [lag(step.version, handed) for group in groups for t in group.trajectories for step in t.steps]
-    return (
-        {"async/hand_offs_mean": sum(lags) / len(lags), "async/hand_offs_max": float(max(lags))}
-        if lags
-        else {}
-    )
+    return {"async/lag_mean": sum(lags) / len(lags), "async/lag_max": float(max(lags))} if lags else {}
 
 
 def sampled_as_old(groups: Sequence[Group]) -> list[Group]:
-    """The sampler's own log-probs as the old ones (C9's bypass): ratios are then those to the policy that sampled."""
+    """Ratios are then those to the policy that sampled."""
+    return mapped(groups, sampler_as_old)
+
+
+def sampler_as_old(trajectory: Trajectory) -> Trajectory:
+    """The sampler's own log-probs as the old ones (C9's bypass)."""
 
     def add(segment: Segment) -> Segment:
         return replace(segment, logprobs={**segment.logprobs, "old": segment.logprobs["behaviour"]})
 
-    return [
-        replace(
-            group,
-            trajectories=tuple(replace(t, segments=tuple(map(add, t.segments))) for t in group.trajectories),
-        )
-        for group in groups
-    ]
+    return replace(trajectory, segments=tuple(map(add, trajectory.segments)))

@@ -8,8 +8,7 @@ import pytest
 from jaxagent.batch import mismatch
 from jaxagent.batch.targets import seq_mean_token_mean, token_mean
 from jaxagent.errors import ConfigError, DataError
-from jaxagent.types import Group, Sample
-from tests.made_episodes import make_step, make_task, make_trajectory
+from jaxagent.types import Sample
 
 OLD, BEHAVIOUR = [-1.0, -0.5, -2.0], [-1.2, -0.5, -3.2]  # rho 1.221403, 1, 3.320117; product 4.0552
 
@@ -97,19 +96,6 @@ def test_metrics():
     assert (rejected["is/trunc_frac"], rejected["is/ess"]) == (1.0, 0.0)
     assert mismatch.mismatch_metrics([], mismatch.token_trunc()) == {}
     assert mismatch.mismatch_metrics([sample(trained=[0, 0, 0])], mismatch.token_trunc()) == {}
-
-
-def test_how_old_the_steps_are():
-    task = make_task()
-    fresh = make_trajectory(1.0, task=task, steps=[replace(make_step(k), version=4) for k in range(3)])
-    stale = make_trajectory(0.0, task=task, steps=[replace(make_step(0), version=2)])
-    assert mismatch.lag_metrics([Group(task, (fresh, stale))]) == {
-        "async/lag_mean": 0.5,
-        "async/lag_max": 2.0,
-    }
-    assert mismatch.lag_metrics([Group(task, (fresh, stale))], max_lag=1)["async/stale"] == 1.0
-    assert mismatch.lag_metrics([Group(task, (fresh, stale))], max_lag=2)["async/stale"] == 0.0
-    assert mismatch.lag_metrics([Group(task, ())]) == {}
 
 
 def test_missing_streams_and_bad_bounds_are_named():

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -7,7 +5,6 @@ from jaxagent.credit.filters import (
     abs_min,
     by_success,
     chain,
-    fresh,
     magnitude,
     most_varied,
     positive_only,
@@ -19,7 +16,7 @@ from jaxagent.credit.filters import (
 from jaxagent.credit.group import group_mean, leave_one_out, per_group
 from jaxagent.errors import ConfigError
 from jaxagent.types import Credited, Group
-from tests.made_episodes import make_group, make_step, make_task, make_trajectory
+from tests.made_episodes import make_group, make_task, make_trajectory
 
 LOO = per_group(leave_one_out)
 
@@ -116,23 +113,6 @@ def test_the_groups_that_vary_most_are_kept():
     assert kept(same) == ["a", "b"]  # no group varies: no reason to choose
     with pytest.raises(ConfigError, match="rank_by='mean'"):
         most_varied(per_group(group_mean), rank_by="mean")
-
-
-def test_stale_trajectories_are_dropped_by_their_oldest_step():
-    """Lags 0, 1, 2, 3 with at most 2; a step of an older policy makes the whole trajectory stale."""
-
-    def of(*versions):
-        steps = [replace(make_step(k), version=v) for k, v in enumerate(versions)]
-        return Credited(make_trajectory(steps=steps), np.ones(len(steps), np.float32))
-
-    items = [of(9), of(8), of(7), of(6)]
-    assert fresh(2)(items) == items[:3]
-    assert fresh(2, version=lambda: 10)(items) == items[:2]
-    mixed = [of(9), of(6, 9)]
-    assert fresh(2)(mixed) == mixed[:1]
-    assert fresh(0)([]) == []
-    with pytest.raises(ConfigError, match="max_lag=-1"):
-        fresh(-1)
 
 
 def test_filters_compose_from_left_to_right():

@@ -82,7 +82,7 @@ def test_the_lag_is_bounded_and_ends_at_every_checkpoint(whole):
     folder, lag = whole
     records = read_metrics(folder / "metrics.jsonl")
     assert [record["step"] for record in records] == list(range(ITERATIONS))
-    lags = [record["async/hand_offs_max"] for record in records]
+    lags = [record["async/lag_max"] for record in records]
     assert [i for i, value in enumerate(lags) if value == 0] == [0, 4, 8]
     assert max(lags) == lag
     for record in records:
@@ -139,4 +139,4 @@ def test_held_groups_are_learnt_from_once_and_whole(tmp_path):
         assert came == record["rollout/kept"] + record["rollout/dropped"] + record.get("rollout/held_out", 0)
     assert sum(record["rollout/submitted"] for record in records) == 8 * ITERATIONS
     assert all(record.get("rollout/held_out", 0) == 0 for record in records[3::4])  # saved after 4 and 8
-    assert max(record["async/hand_offs_max"] for record in records) <= 2
+    assert max(record["async/lag_max"] for record in records) <= 2

@@ -29,7 +29,7 @@ def test_what_is_too_old_is_dropped_and_counted():
     (group,) = fresh([Group(make_task(), tuple(episodes))], HANDED, max_lag=2)
     assert [t in group.trajectories for t in episodes] == [True, True, True, False]
     assert [(item.reason, item.message) for item in group.dropped] == [("stale", "a step lags 3 hand-offs")]
-    assert lag_metrics([group], HANDED) == {"async/hand_offs_mean": 1.0, "async/hand_offs_max": 2.0}
+    assert lag_metrics([group], HANDED) == {"async/lag_mean": 1.0, "async/lag_max": 2.0}
     assert lag_metrics([Group(make_task(), ())], HANDED) == {}
 
 
