@@ -40,7 +40,7 @@ def read(tmp_path, **changes):
         ),
         ({"stages": [{"recipe": "critic", "options": {"solved_nll": 0.1}}]}, "belong to a policy term"),
         ({"stages": [{"recipe": "vtrace", "options": {"c_bar": 2.0}}]}, "is above rho_bar=1.0; lower it"),
-        ({"stages": [{"recipe": "ppo", "options": {"gamma_turn": 0.9}}]}, "read at level bilevel only"),
+        ({"stages": [{"recipe": "ppo", "options": {"gamma_turn": 0.9}}]}, "is read with level: bilevel"),
         (
             {"stages": [{"recipe": "ppo", "options": {"value_min": 1.0, "value_max": 0.0}}]},
             "not below value_max",

@@ -28,6 +28,7 @@ from jaxtyping import Float
 
 from jaxagent.credit.group import returns, survivors, zero_variance
 from jaxagent.errors import ConfigError
+from jaxagent.rewards.step_rewards import discounted
 from jaxagent.types import Credited, Group, Metrics, Trajectory
 
 Sigma = Literal["traj_equal_step", "traj_mean_std"]
@@ -130,7 +131,7 @@ class Attribution:
                 "attribution/attr_abs": float(np.abs(part_K).sum()),
                 "attribution/out_abs": abs(float(out)),
             }
-            advantage_K = suffix_sum(fused(part_K, float(out), self.fusion)).astype(np.float32)
+            advantage_K = discounted(fused(part_K, float(out), self.fusion), 1.0).astype(np.float32)
             yield Credited(trajectory, advantage_K, measured={**measured, **sizes})
 
 
@@ -172,11 +173,6 @@ def fused(part_K: Float[np.ndarray, "K"], out: float, fusion: Fusion) -> Float[n
     else:
         reward_K[-1:] += out
     return reward_K / math.sqrt(reward_K.size) if fusion.sqrt_length and reward_K.size else reward_K
-
-
-def suffix_sum(reward_K: Float[np.ndarray, "K"]) -> Float[np.ndarray, "K"]:
-    """Sum from each step on."""
-    return np.cumsum(reward_K[::-1])[::-1]
 
 
 def outcome_labels(trajectory: Trajectory) -> StepLabels:

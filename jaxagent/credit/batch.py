@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from jaxagent.credit.group import returns, survivors
 from jaxagent.errors import ConfigError
 from jaxagent.rewards.kl import kl_penalty
-from jaxagent.rewards.step_rewards import StepRewards, discounted
+from jaxagent.rewards.step_rewards import StepRewards, discounted, outcome_rewards
 from jaxagent.stage import Credit
 from jaxagent.types import Credited, Group, Segment, Task, Trajectory
 
@@ -33,15 +33,8 @@ def constant(b: float) -> Baseline:
     return lambda reward_N: b
 
 
-def at_the_end(trajectory: Trajectory) -> Float[np.ndarray, "K"]:
-    """R at the last step."""
-    reward_K = np.zeros(len(trajectory.steps))
-    reward_K[-1:] = trajectory.reward
-    return reward_K
-
-
 def reinforce(
-    *, baseline: Baseline = batch_mean, gamma: float = 1.0, rewards: StepRewards = at_the_end
+    *, baseline: Baseline = batch_mean, gamma: float = 1.0, rewards: StepRewards = outcome_rewards
 ) -> Credit:
     """A[i,k] = sum over j >= k of gamma^(j-k) r[i,j] - b. With gamma 1 and R as the last reward that is R - b."""
     if not 0 <= gamma <= 1:

@@ -10,7 +10,7 @@ outside the mask. Axis X: these tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,8 +18,7 @@ from jaxtyping import Float, Int
 
 from jaxagent.errors import RolloutError
 from jaxagent.rewards.kl import kl_token_rewards
-from jaxagent.rewards.returns import PARTS
-from jaxagent.rewards.step_rewards import Rewards, environment_rewards, outcome_rewards
+from jaxagent.rewards.step_rewards import REWARDS, Rewards
 from jaxagent.types import Credited, Trajectory
 
 
@@ -76,18 +75,6 @@ def sampled(trajectory: Trajectory) -> Tokens:
     return Tokens(trajectory, number_X[order_X], np.concatenate([none, *places])[order_X], step_X[order_X])
 
 
-def paid_and_shaped(trajectory: Trajectory) -> Float[np.ndarray, "K"]:
-    """What the environment paid at each step, and the terms beside the outcome: penalties where they were earned."""
-    shaping = trajectory.extra.get(PARTS, {}).get("shaping", 0.0)
-    return environment_rewards(trajectory) + outcome_rewards(replace(trajectory, reward=shaping))
-
-
-PAID: Mapping[Rewards, Callable[[Trajectory], Float[np.ndarray, "K"]]] = {
-    "outcome": outcome_rewards,
-    "environment": paid_and_shaped,
-}
-
-
 def token_rewards(tokens: Tokens, rewards: Rewards, *, kl_coef: float = 0.0) -> Float[np.ndarray, "X"]:
     """Each step's reward at its last token, minus kl_coef (old - reference) at every one.
 
@@ -95,7 +82,7 @@ def token_rewards(tokens: Tokens, rewards: Rewards, *, kl_coef: float = 0.0) -> 
     before it.
     """
     trajectory, count = tokens.trajectory, len(tokens.step_X)
-    reward_K = PAID[rewards](trajectory)
+    reward_K = REWARDS[rewards](trajectory)
     if not np.isfinite(reward_K).all():
         raise RolloutError(f"trajectory {trajectory.traj_id!r} has a reward that is not finite: {reward_K}")
     last_K = np.searchsorted(tokens.step_X, np.arange(len(reward_K)), side="right") - 1

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from jaxagent.config import Record
 from jaxagent.data.tasks import fingerprint, task_names
@@ -50,6 +50,15 @@ class CurriculumOptions(Record):
     promote_at: float = Field(0.6, gt=0, le=1)
     window: int = Field(16, ge=1)
     memory: float = Field(1.0, gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _opens(self) -> CurriculumOptions:
+        given = sorted(self.model_fields_set & {"promote_at", "window"})
+        if given and not self.start_difficulty:
+            raise ValueError(
+                f"{', '.join(given)}: read with start_difficulty above 0, 0 opens every task; drop them"
+            )
+        return self
 
 
 # --- weights ------------------------------------------------------------------------------------------------

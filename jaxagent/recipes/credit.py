@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from jaxagent.config import Record
 from jaxagent.credit.gvpo import gvpo
 from jaxagent.credit.salt import Key, NodeRules, salt
+from jaxagent.recipes.unread import refuse_unread
 from jaxagent.stage import Credit
 
 OVER_TRAJECTORIES = {
@@ -46,6 +47,12 @@ class ShapeOptions(Record):
     b: float = Field(0.2, ge=0)
     shape: Literal["mult", "add", "add_all", "mask", "none"] = "mult"
     invalid_is_fail: bool = True
+
+    @model_validator(mode="after")
+    def _shapes(self) -> ShapeOptions:
+        refuse_unread(self, "b", read=self.shape not in ("mask", "none"), when="shape mult, add or add_all")
+        refuse_unread(self, "invalid_is_fail", read=self.shape != "none", when="a shape other than none")
+        return self
 
     def over(self, base: Credit) -> Credit:
         return gvpo(base, b=self.b, shape=self.shape, invalid_is_fail=self.invalid_is_fail)

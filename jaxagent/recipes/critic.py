@@ -20,6 +20,7 @@ from jaxagent.model.critic import PREFIX
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.policy import PolicyOptions, policy_recipe, policy_update, task_source
 from jaxagent.recipes.rewards import returns_of
+from jaxagent.recipes.unread import refuse_unread
 from jaxagent.rewards.step_rewards import Rewards
 from jaxagent.stage import Stage, Term
 
@@ -38,6 +39,8 @@ class CriticOptions(PolicyOptions):
 
     @model_validator(mode="after")
     def _trains_no_policy(self) -> CriticOptions:
+        refuse_unread(self, "gamma_turn", read=self.level == "bilevel", when="level: bilevel")
+        refuse_unread(self, "kl_stop", read=False, when="a policy term, of which there is none here,")
         if self.entropy_coef or self.solved_nll or self.mismatch.mode != "none":
             raise ValueError(
                 f"entropy_coef={self.entropy_coef}, solved_nll={self.solved_nll}, mismatch.mode={self.mismatch.mode}: "

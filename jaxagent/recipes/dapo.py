@@ -24,6 +24,7 @@ from jaxagent.recipes.base import Materials
 from jaxagent.recipes.credit import refuse_dropped_groups
 from jaxagent.recipes.group import AggregateName, GroupOptions, group_credit, group_stage
 from jaxagent.recipes.policy import drawn, policy_recipe
+from jaxagent.recipes.unread import refuse_unread
 from jaxagent.stage import Stage
 from jaxagent.types import Group, Metrics, Sample
 
@@ -47,6 +48,8 @@ class DapoOptions(GroupOptions):
 
     @model_validator(mode="after")
     def _dynamic_fits(self) -> DapoOptions:
+        sampling = ("informative", "draw", "max_gen_batches", "on_exhausted")
+        refuse_unread(self, *sampling, read=self.dynamic, when="dynamic: true")
         if self.dynamic:
             refuse_dropped_groups(self, "dynamic sampling")
         if self.dynamic and self.informative == "reward" and self.kl_in == "reward":

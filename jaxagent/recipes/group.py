@@ -28,11 +28,16 @@ from jaxagent.recipes.credit import StepCredit, credit_of, refuse_dropped_groups
 from jaxagent.recipes.kl import KlOptions, kl_average, kl_loss, kl_returns, kl_streams, kl_terms
 from jaxagent.recipes.policy import PG, policy_update, task_source
 from jaxagent.recipes.rewards import returns_of
+from jaxagent.recipes.unread import refuse_unread
 from jaxagent.stage import Aggregate, Credit, Stage, Term
 
 AggregateName = Literal[
     "seq_mean_token_mean", "seq_mean_token_sum", "token_mean", "fixed_len_sum", "verl_sum_norm"
 ]
+
+
+OF_LENGTH = ("fixed_len_sum", "verl_sum_norm")
+LENGTH_WHEN = "aggregate " + " or ".join(OF_LENGTH)
 
 
 class GroupOptions(KlOptions, StepCredit):
@@ -55,10 +60,11 @@ class GroupOptions(KlOptions, StepCredit):
 
     @model_validator(mode="after")
     def _fits(self) -> GroupOptions:
-        if "keep_share" in self.model_fields_set and self.keep_groups not in ("std", "std_rev"):
-            raise ValueError(
-                f"keep_share is read with keep_groups std or std_rev, got {self.keep_groups}; drop it"
-            )
+        refuse_unread(
+            self, "keep_share", read=self.keep_groups in ("std", "std_rev"), when="keep_groups std or std_rev"
+        )
+        refuse_unread(self, "std_ddof", "std_floor", "eps", read=self.std, when="std: true")
+        refuse_unread(self, "max_length", read=self.aggregate in OF_LENGTH, when=LENGTH_WHEN)
         if self.keep_groups != "all":
             refuse_dropped_groups(self, f"keep_groups={self.keep_groups}")
         return self

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from jaxagent.batch.targets import policy_samples, seq_mean_token_mean
 from jaxagent.credit.group import group_mean, leave_one_out, per_group
@@ -21,6 +21,7 @@ from jaxagent.recipes.base import Materials
 from jaxagent.recipes.credit import SaltOptions
 from jaxagent.recipes.policy import PolicyOptions, policy_recipe, policy_update, task_source
 from jaxagent.recipes.rewards import returns_of
+from jaxagent.recipes.unread import refuse_unread
 from jaxagent.stage import Stage, Term
 
 BASES = {"group_mean": per_group(group_mean), "leave_one_out": per_group(leave_one_out)}
@@ -42,6 +43,12 @@ class GvpoOptions(PolicyOptions):
     clip_high: float = Field(0.28, gt=0)
     learning_rate: float = Field(1e-5, gt=0)
     weight_decay: float = Field(0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _shapes(self) -> GvpoOptions:
+        refuse_unread(self, "b", read=self.shape not in ("mask", "none"), when="shape mult, add or add_all")
+        refuse_unread(self, "invalid_is_fail", read=self.shape != "none", when="a shape other than none")
+        return self
 
 
 def stage(options: GvpoOptions, materials: Materials) -> Stage:

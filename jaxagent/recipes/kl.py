@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 from jaxagent.learn.loss import Loss
 from jaxagent.learn.terms import kl, pulled
 from jaxagent.recipes.policy import PolicyOptions
+from jaxagent.recipes.unread import refuse_unread
 from jaxagent.rewards.kl import kl_in_reward
 from jaxagent.stage import Aggregate, Returns, Term
 
@@ -33,6 +34,9 @@ class KlOptions(PolicyOptions):
 
     @model_validator(mode="after")
     def _kl_says_something(self) -> KlOptions:
+        refuse_unread(self, "kl_coef", read=self.kl_in != "none", when="kl_in")
+        refuse_unread(self, "kl_estimator", read=self.kl_in == "loss", when="kl_in: loss")
+        refuse_unread(self, "kl_ema", read=self.kl_reference == "ema", when="kl_reference: ema")
         start = self.kl_in == "advantage" or self.kl_reference == "iter_start"
         if self.kl_reference != "init" and self.kl_in not in ("loss", "reward"):
             raise ValueError(

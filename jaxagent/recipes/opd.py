@@ -30,7 +30,8 @@ from jaxagent.model.hf import check_weights, read_spec
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.policy import policy_recipe, policy_update, task_source
 from jaxagent.recipes.rewards import returns_of
-from jaxagent.recipes.skill_options import SkillOptions, skill_openings, skill_source
+from jaxagent.recipes.skill_options import OF_BANK, SkillOptions, skill_openings, skill_source
+from jaxagent.recipes.unread import refuse_unread
 from jaxagent.skills.source import SkillSource
 from jaxagent.stage import Source, Stage, Teacher, TeacherWeights, Term
 from jaxagent.types import Prompt, Trajectory
@@ -70,6 +71,12 @@ class OpdOptions(SkillOptions):
                 f"teacher={self.teacher!r} without a context begins as the student itself and teaches nothing; give it "
                 "context 'skill', or another network as teacher 'checkpoint'"
             )
+        refuse_unread(self, "decay", read=self.teacher == "ema", when="teacher: ema")
+        refuse_unread(self, "rho_max", read=self.estimator == "iw_k3", when="estimator: iw_k3")
+        refuse_unread(self, "clip_low", "clip_high", read=self.estimator == "pg", when="estimator: pg")
+        refuse_unread(self, *OF_BANK, read=self.context == "skill", when="context: skill")
+        if self.replay is not None:
+            raise ValueError("replay weighs advantages, and distillation reads none; drop it")
         if self.entropy_coef or self.solved_nll:
             raise ValueError(
                 f"entropy_coef={self.entropy_coef}, solved_nll={self.solved_nll}: they stand beside a policy term, and "

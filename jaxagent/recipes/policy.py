@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from jaxagent.batch.targets import token_mean
 from jaxagent.config import Record
@@ -25,6 +25,7 @@ from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.mismatch import MismatchOptions, corrected_stage
 from jaxagent.recipes.replay import ReplayOptions
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions
+from jaxagent.recipes.unread import refuse_unread
 from jaxagent.stage import Source, Stage, Term, Update
 from jaxagent.types import Credited, Sample
 
@@ -68,6 +69,17 @@ class PolicyOptions(Record):
     mismatch: MismatchOptions = MismatchOptions()
     entropy_coef: float = Field(0.0, ge=0)
     solved_nll: float = Field(0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _stored_tasks(self) -> PolicyOptions:
+        refuse_unread(
+            self,
+            "pool",
+            "curriculum",
+            read=not self.rollouts_from,
+            when="rollouts of its own (no rollouts_from)",
+        )
+        return self
 
     @property
     def off_policy(self) -> bool:

@@ -20,6 +20,7 @@ from jaxagent.learn.terms import clipped_pg, kl
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.policy import task_source
 from jaxagent.recipes.rewards import returns_of
+from jaxagent.recipes.unread import refuse_unread
 from jaxagent.recipes.values import ValueOptions, united, value_recipe, value_term, value_update
 from jaxagent.stage import Stage, Term
 
@@ -48,9 +49,9 @@ class PpoOptions(ValueOptions):
 
     @model_validator(mode="after")
     def _read(self) -> PpoOptions:
-        turn = self.model_fields_set & {"gamma_turn", "lam_turn"}
-        if turn and self.level != "bilevel":
-            raise ValueError(f"{', '.join(sorted(turn))}: read at level bilevel only; got level={self.level}")
+        refuse_unread(self, "gamma_turn", "lam_turn", read=self.level == "bilevel", when="level: bilevel")
+        refuse_unread(self, "kl_coef", read=self.kl_in != "none", when="kl_in")
+        refuse_unread(self, "kl_estimator", read=self.kl_in == "loss", when="kl_in: loss")
         return self
 
 

@@ -16,25 +16,25 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from jaxagent.batch.targets import policy_samples
-from jaxagent.credit.batch import at_the_end, batch_mean, constant, reinforce
+from jaxagent.credit.batch import batch_mean, constant, reinforce
 from jaxagent.credit.group import group_mean, leave_one_out, per_group
 from jaxagent.data.average import ReturnAverage
 from jaxagent.learn.terms import policy_gradient
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.credit import StepCredit, credit_of
-from jaxagent.recipes.group import AggregateName, aggregation
+from jaxagent.recipes.group import LENGTH_WHEN, OF_LENGTH, AggregateName, aggregation
 from jaxagent.recipes.kl import KlOptions, kl_average, kl_loss, kl_returns, kl_streams, kl_terms
 from jaxagent.recipes.policy import PG, policy_recipe, policy_update, task_source
-from jaxagent.recipes.rewards import returns_of
-from jaxagent.rewards.step_rewards import environment_rewards
+from jaxagent.recipes.rewards import RewardOptions, returns_of
+from jaxagent.recipes.unread import refuse_unread
+from jaxagent.rewards.step_rewards import REWARDS, Rewards
 from jaxagent.stage import Credit, Source, Stage, Term
 
-REWARDS = {"outcome": at_the_end, "environment": environment_rewards}
 GROUPS = {"leave_one_out": leave_one_out, "leave_none_out": group_mean}
 
 
 class ReinforceOptions(KlOptions, StepCredit):
-    """rewards: the return at the last step, or what the environment paid at each. gamma: discount a step.
+    """rewards: see rewards/step_rewards.py. gamma: discount a step.
 
     decay: what the running mean keeps of itself in an iteration. singleton: see GRPO's.
     """
@@ -43,13 +43,16 @@ class ReinforceOptions(KlOptions, StepCredit):
     baseline: Literal["none", "batch_mean", "running_mean", "leave_one_out", "leave_none_out"] = "batch_mean"
     decay: float = Field(0.9, ge=0, lt=1)
     gamma: float = Field(1.0, ge=0, le=1)
-    rewards: Literal["outcome", "environment"] = "outcome"
+    rewards: Rewards = "outcome"
     singleton: Literal["zero", "raw", "drop"] = "zero"
     aggregate: AggregateName = "seq_mean_token_sum"
     max_length: int = Field(1024, ge=1)
 
     @model_validator(mode="after")
     def _has_a_baseline(self) -> ReinforceOptions:
+        refuse_unread(self, "decay", read=self.baseline == "running_mean", when="baseline: running_mean")
+        refuse_unread(self, "singleton", read=self.baseline in GROUPS, when="baseline " + " or ".join(GROUPS))
+        refuse_unread(self, "max_length", read=self.aggregate in OF_LENGTH, when=LENGTH_WHEN)
         if self.kl_in == "reward" and self.rewards == "environment":
             raise ValueError("kl_in=reward changes the return, which rewards=environment does not read")
         if self.salt is not None and (self.gamma != 1 or self.rewards != "outcome"):
@@ -57,6 +60,11 @@ class ReinforceOptions(KlOptions, StepCredit):
                 "salt averages the one advantage that a trajectory has; keep gamma: 1 and rewards: outcome with it"
             )
         if self.baseline not in GROUPS:
+            if self.salt is not None and isinstance(self.reward, RewardOptions) and self.reward.by_step:
+                raise ValueError(
+                    f"baseline={self.baseline} credits invalid_action and subgoals to their steps, and salt "
+                    "averages the one advantage that a trajectory has; use a baseline of groups, or drop one of them"
+                )
             return self
         if self.group_size < 2:
             raise ValueError(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from jaxagent.config import Record
 from jaxagent.data.replay import Priority
+from jaxagent.recipes.unread import refuse_unread
 
 
 class ReplayOptions(Record):
@@ -23,3 +24,10 @@ class ReplayOptions(Record):
     alpha: float = Field(0.6, ge=0)
     beta: float = Field(0.4, ge=0, le=1)
     max_lag: int = Field(8, ge=1)
+
+    @model_validator(mode="after")
+    def _weighs(self) -> ReplayOptions:
+        refuse_unread(
+            self, "alpha", "beta", read=self.priority != "uniform", when="priority advantage or return"
+        )
+        return self

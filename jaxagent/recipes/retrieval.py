@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from jaxagent.auxlm.blocking import EndpointOptions
 from jaxagent.auxlm.endpoint import EndpointBackend, EndpointConfig
 from jaxagent.config import Record
+from jaxagent.recipes.unread import refuse_unread
 from jaxagent.skills.embed import (
     QWEN3_EMBEDDING,
     EndpointEmbed,
@@ -47,6 +48,9 @@ class RetrieverOptions(Record):
 
     @model_validator(mode="after")
     def _fits(self) -> RetrieverOptions:
+        named = self.by in ("sentence_transformers", "endpoint")
+        refuse_unread(self, "model", read=named, when="by: sentence_transformers or endpoint")
+        refuse_unread(self, "api_key_env", read=self.by == "endpoint", when="by: endpoint")
         if (self.by == "endpoint") != bool(self.base_url):
             raise ValueError(
                 f"by={self.by!r} and base_url={self.base_url!r}: base_url belongs to by: endpoint"

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from jaxagent.auxlm.background import Background
 from jaxagent.auxlm.blocking import EndpointOptions
 from jaxagent.config import Record
+from jaxagent.recipes.unread import refuse_unread
 from jaxagent.rewards import shaping, truncation
 from jaxagent.rewards.judge import Combine, Criterion, Fallback, Judge
 from jaxagent.rewards.outcome import score, success, test_fraction, zero_on
@@ -143,11 +144,17 @@ class RewardOptions(Record):
 
     @model_validator(mode="after")
     def _penalty(self) -> RewardOptions:
+        refuse_unread(self, "subgoal_cap", "in_order", read=bool(self.subgoals), when="subgoals")
         if self.on_overflow == "penalty" and (self.overlong is None or self.overlong.kind != "linear"):
             raise ValueError(
                 "on_overflow=penalty takes its size from `overlong` of kind linear; give that too"
             )
         return self
+
+    @property
+    def by_step(self) -> bool:
+        """Whether parts of the return belong to steps."""
+        return bool(self.invalid_action or self.subgoals)
 
     def cut(self, action: str) -> tuple[Status, ...]:
         """How episodes end that get this treatment."""

@@ -29,6 +29,7 @@ from jaxagent.learn.terms import cross_entropy
 from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions, returns_of
 from jaxagent.recipes.sft import WEIGHTS
+from jaxagent.recipes.unread import refuse_unread
 from jaxagent.skills.hand_on import HEADINGS, handing_on
 from jaxagent.stage import FollowUp, Plan, Source, Stage, Term, Update
 from jaxagent.types import Group
@@ -63,6 +64,7 @@ class RftOptions(Record):
 
     @model_validator(mode="after")
     def _fits(self) -> RftOptions:
+        refuse_unread(self, "library_text", read=self.chain_len > 1, when="chain_len above 1")
         if self.tries and self.chain_len > 1:
             raise ValueError("tries are for single tasks; a chain is sampled group_size times")
         if self.tries and self.tries < self.group_size:

@@ -28,6 +28,7 @@ from jaxagent.recipes.base import Materials
 from jaxagent.recipes.policy import PolicyOptions, policy_recipe, policy_update
 from jaxagent.recipes.retrieval import RetrieverOptions
 from jaxagent.recipes.rewards import OUTCOMES, OutcomeName, RewardOptions
+from jaxagent.recipes.unread import refuse_unread
 from jaxagent.rewards.skills import SkillPay, skill_integrated, skill_metrics
 from jaxagent.skills.hand_on import HEADINGS, handed, handing_on
 from jaxagent.skills.retrieve import jaccard
@@ -72,6 +73,15 @@ class SageOptions(PolicyOptions):
             raise ValueError(
                 f"reward: SAGE adds its bonuses to an outcome; name one of {', '.join(OUTCOMES)}"
             )
+        refuse_unread(
+            self,
+            "curriculum",
+            read=False,
+            when="tasks that are drawn one by one, and chains are drawn by scenario,",
+        )
+        ranks = self.retrieval in ("query_ngram", "query_emb", "skill_emb")
+        refuse_unread(self, "top_k", read=ranks, when="retrieval query_ngram, query_emb or skill_emb")
+        refuse_unread(self, "order_seed", "retriever", read=self.retrieval != "none", when="a retrieval")
         if self.retrieval in ("query_emb", "skill_emb") and self.retriever.by == "ngram":
             raise ValueError(
                 f"retrieval={self.retrieval} compares embeddings, and retriever.by=ngram has none"
@@ -82,7 +92,7 @@ class SageOptions(PolicyOptions):
 def stage(options: SageOptions, materials: Materials) -> Stage:
     shape = ChainShape(options.tasks, options.group_size, options.chain_len)
     hand_on = handing_on(heading=HEADINGS[options.library_text], max_chars=options.library_chars)
-    chains = ChainSource(materials.tasks, shape, hand_on, seed=materials.seed)
+    chains = ChainSource(materials.tasks[: options.pool or None], shape, hand_on, seed=materials.seed)
     assert isinstance(options.reward, str)  # the options see to it
     libraries = _libraries(options)
     pay = SkillPay(options.bonus, options.gen_bonus_requires_r1, options.no_code)

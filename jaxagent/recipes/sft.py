@@ -33,6 +33,7 @@ from jaxagent.data.selection import Select, selection, selection_metrics, skille
 from jaxagent.errors import DataError
 from jaxagent.learn.terms import cross_entropy
 from jaxagent.recipes.base import Materials, Recipe
+from jaxagent.recipes.unread import refuse_unread
 from jaxagent.skills.hand_on import HEADINGS, ChainExpert, handing_on
 from jaxagent.stage import Stage, Term, Update
 from jaxagent.types import ExecStatus, Group, Metrics, Task, Trajectory
@@ -78,6 +79,7 @@ class SftOptions(Record):
 
     @model_validator(mode="after")
     def _fits(self) -> SftOptions:
+        refuse_unread(self, "library_text", read=self.chain_len > 1, when="chain_len above 1")
         if self.file and (self.sloppiness or self.slips or self.drills):
             raise ValueError(
                 "sloppiness, slips and drills belong to expert demonstrations; drop them or drop `file`"

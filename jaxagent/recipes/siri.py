@@ -30,6 +30,7 @@ from jaxagent.recipes.gigpo import GigpoOptions
 from jaxagent.recipes.policy import policy_recipe
 from jaxagent.recipes.retrieval import RetrieverOptions, WriterOptions
 from jaxagent.recipes.rewards import outcome_of
+from jaxagent.recipes.unread import refuse_unread
 from jaxagent.skills.intrinsic import IntrinsicBank, Thresholds
 from jaxagent.skills.mine import MINE, Miner, script_mine
 from jaxagent.skills.paired import (
@@ -97,6 +98,11 @@ class SiriOptions(GigpoOptions):
     def _warm_up(self) -> SiriOptions:
         if self.warmup_min > self.warmup_max:
             raise ValueError(f"warmup_min={self.warmup_min} is above warmup_max={self.warmup_max}")
+        refuse_unread(self, "mine_tokens", read=self.miner == "policy", when="miner: policy")
+        if self.rollouts_from:
+            raise ValueError(
+                "SIRI proves skills in paired rollouts of its own, stored ones were played without; drop rollouts_from"
+            )
         return self
 
 

@@ -9,7 +9,7 @@ method loses against Skill-SD.
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from jaxagent.batch.targets import policy_samples, seq_mean_token_mean
 from jaxagent.credit.group import group_std, per_group
@@ -17,13 +17,18 @@ from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.policy import policy_recipe, policy_update
 from jaxagent.recipes.rewards import returns_of
-from jaxagent.recipes.skill_options import SkillOptions, skill_openings, skill_source
+from jaxagent.recipes.skill_options import SkillOptions, refuse_played_already, skill_openings, skill_source
 from jaxagent.stage import Stage, Term
 
 
 class SkillGrpoOptions(SkillOptions):
     clip_low: float = Field(0.2, gt=0, lt=1)
     clip_high: float = Field(0.2, gt=0)
+
+    @model_validator(mode="after")
+    def _plays(self) -> SkillGrpoOptions:
+        refuse_played_already(self)
+        return self
 
 
 def stage(options: SkillGrpoOptions, materials: Materials) -> Stage:

@@ -54,6 +54,9 @@ class SkillOptions(PolicyOptions):
     summary_wait_s: float | None = Field(None, ge=0)
 
 
+OF_BANK = tuple(SkillOptions.model_fields.keys() - PolicyOptions.model_fields.keys())
+
+
 def skill_source(
     options: SkillOptions, materials: Materials, *, in_rollouts: bool = False, weights: str = "current"
 ) -> SkillSource:
@@ -68,6 +71,14 @@ def skill_source(
     )
     pool = SummariserPool(_summariser(options), patience_s=options.summary_wait_s)
     return SkillSource(task_source(options, materials), SkillBank(options.buffer_max), pool, rules)
+
+
+def refuse_played_already(options: PolicyOptions) -> None:
+    """For recipes whose rollouts have skills in their prompts."""
+    if options.rollouts_from:
+        raise ValueError(
+            "skills belong into the prompts of rollouts, and stored ones were played without; drop rollouts_from"
+        )
 
 
 def skill_openings(options: SkillOptions, source: SkillSource) -> dict[str, Opening]:

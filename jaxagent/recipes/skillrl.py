@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from jaxagent.auxlm.background import Background
 from jaxagent.auxlm.client import AuxLimits, AuxLM, ScriptedBackend
@@ -20,6 +20,7 @@ from jaxagent.recipes.grpo import GrpoOptions
 from jaxagent.recipes.policy import policy_recipe
 from jaxagent.recipes.retrieval import RetrieverOptions, WriterOptions
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions
+from jaxagent.recipes.skill_options import refuse_played_already
 from jaxagent.skills.evolve import WRITE, script_write
 from jaxagent.skills.library import full_library_text, principles_alone, read_library
 from jaxagent.skills.shown import LibraryRules, LibrarySource
@@ -47,6 +48,11 @@ class SkillrlOptions(GrpoOptions):
     threshold: float = Field(0.4, ge=0, le=1)
     most: int = Field(3, ge=1)
     skill_text: Literal["full", "principle"] = "full"
+
+    @model_validator(mode="after")
+    def _plays(self) -> SkillrlOptions:
+        refuse_played_already(self)
+        return self
 
 
 def stage(options: SkillrlOptions, materials: Materials) -> Stage:

@@ -22,12 +22,16 @@ from jaxagent.credit.group import group_std, per_group
 from jaxagent.credit.normalise import By, How, on_normalised
 from jaxagent.learn.terms import clipped_pg, kl
 from jaxagent.recipes.base import Materials
-from jaxagent.recipes.policy import task_source
+from jaxagent.recipes.policy import PolicyOptions, task_source
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions, returns_of
+from jaxagent.recipes.unread import refuse_unread
 from jaxagent.recipes.values import ValueOptions, united, value_recipe, value_term, value_update
 from jaxagent.stage import Credit, Stage, Term
 
 REWARD = RewardOptions.parse({"outcome": "success", "invalid_action": -0.1})
+
+
+OF_VALUES = (*ValueOptions.model_fields.keys() - PolicyOptions.model_fields.keys(), "gamma", "lam", "whiten")
 
 
 class StarpoOptions(ValueOptions):
@@ -58,6 +62,10 @@ class StarpoOptions(ValueOptions):
 
     @model_validator(mode="after")
     def _fits(self) -> StarpoOptions:
+        refuse_unread(self, *OF_VALUES, read=self.valued, when="advantage: token or bilevel")
+        refuse_unread(self, "gamma_turn", read=self.advantage == "bilevel", when="advantage: bilevel")
+        refuse_unread(self, "rank_by", read=self.keep_frac < 1, when="keep_frac below 1")
+        refuse_unread(self, "normalise_by", read=self.normalise != "identity", when="normalise")
         if self.normalise != "identity" and self.rewards == "environment":
             raise ValueError(
                 f"normalise={self.normalise} changes returns, but rewards: environment pays step by step; use rewards: "

@@ -56,11 +56,6 @@ class StepReturnsOptions(PolicyOptions):
     @model_validator(mode="after")
     def _reads_the_reward(self) -> StepReturnsOptions:
         paid = isinstance(self.reward, RewardOptions) and bool(self.reward.subgoals)
-        if paid and self.rewards == "environment":
-            raise ValueError(
-                "rewards=environment credits what the environment pays, and reward.subgoals would be paid to nobody; "
-                "use rewards: outcome, or drop the subgoals"
-            )
         if paid and self.progress is not None:
             raise ValueError(
                 "reward.subgoals pays for subgoals and progress shapes by them; keep one of the two"

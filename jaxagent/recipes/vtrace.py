@@ -40,6 +40,20 @@ class VtraceOptions(ValueOptions):
             raise ValueError(f"c_bar={self.c_bar} is above rho_bar={self.rho_bar}; lower it")
         return self
 
+    @model_validator(mode="after")
+    def _corrects_once(self) -> VtraceOptions:
+        if self.mismatch.mode != "none":
+            raise ValueError(
+                f"mismatch.mode={self.mismatch.mode}: V-trace's advantages hold the ratio of trainer and sampler "
+                "already; drop it"
+            )
+        if self.replay is not None:
+            raise ValueError(
+                "replay corrects the age of a trajectory by the ratio of the loss, and V-trace's loss has none; "
+                "drop it, or use recipe ppo"
+            )
+        return self
+
 
 def stage(options: VtraceOptions, materials: Materials) -> Stage:
     rule = VtraceRule(

@@ -8,12 +8,13 @@ would say nothing about the steps that earned them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
 
-from jaxagent.rewards.returns import STEP_REWARDS
+from jaxagent.rewards.returns import PARTS, STEP_REWARDS
 from jaxagent.types import Trajectory
 
 Rewards = Literal["outcome", "environment"]
@@ -30,8 +31,10 @@ def outcome_rewards(trajectory: Trajectory) -> Float[np.ndarray, "K"]:
 
 
 def environment_rewards(trajectory: Trajectory) -> Float[np.ndarray, "K"]:
-    """What the environment paid at each step; the return is their sum."""
-    return np.array([step.reward for step in trajectory.steps], np.float64)
+    """What the environment paid at each step, and the terms beside the outcome: penalties where they were earned."""
+    paid_K = np.array([step.reward for step in trajectory.steps], np.float64)
+    shaping = trajectory.extra.get(PARTS, {}).get("shaping", 0.0)
+    return paid_K + outcome_rewards(replace(trajectory, reward=shaping))
 
 
 REWARDS: dict[str, StepRewards] = {"outcome": outcome_rewards, "environment": environment_rewards}

@@ -14,11 +14,11 @@ from jaxagent.credit.attribution import (
     fused,
     outcome_channel,
     outcome_labels,
-    suffix_sum,
 )
 from jaxagent.credit.group import group_std, per_group
 from jaxagent.credit.stats import credit_metrics
 from jaxagent.errors import ConfigError
+from jaxagent.rewards.step_rewards import discounted
 from jaxagent.types import Group, Status
 from tests.made_episodes import make_task, make_trajectory
 
@@ -38,6 +38,11 @@ class Given:
 
     def close(self):
         self.asked.append("closed")
+
+
+def total(reward_K):
+    """Sum from each step on."""
+    return discounted(reward_K, 1.0)
 
 
 def group(returns=(1.0, 0.0), lengths=(2, 3)):
@@ -77,7 +82,7 @@ def test_fusion_then_the_sum_from_each_step_on():
     steps = [fused(0.1 * a, out, Fusion()) for a, out in zip(attr, (1.0, -1.0))]
     close(steps, [[0.084515, 0.881678], [0.084515, 0.084515, -1.118322]])
     expected = [[0.966194, 0.881678], [-0.949291, -1.033806, -1.118322]]
-    close([suffix_sum(reward_K) for reward_K in steps], expected)
+    close([total(reward_K) for reward_K in steps], expected)
     close(advantages(group()), expected)
 
 
@@ -110,18 +115,18 @@ def test_equal_trajectory_means_do_not_explode_under_the_papers_sigma():
 
 def test_the_outcome_at_every_step_and_division_by_the_root_of_the_length():
     attr, _ = attribution_channel(LABELS)
-    everywhere = [suffix_sum(0.1 * a + out) for a, out in zip(attr, (1.0, -1.0))]
+    everywhere = [total(0.1 * a + out) for a, out in zip(attr, (1.0, -1.0))]
     close(advantages(group(), orm_distribution="all_steps"), everywhere)
     rooted = [a / np.sqrt(a.size) for a in advantages(group())]
     close(advantages(group(), sqrt_length=True), rooted)
-    close(advantages(group(), beta=0.0), [suffix_sum(0.1 * a) for a in attr])
+    close(advantages(group(), beta=0.0), [total(0.1 * a) for a in attr])
 
 
 def test_labels_against_the_outcome_may_count_less():
     """.2: the BAD of the success and the two GOOD of the failure."""
     weak = [np.array([1.0, -0.2]), np.array([0.2, 0.2, -1.0])]
     attr, _ = attribution_channel(weak)
-    expected = [suffix_sum(fused(0.1 * a, out, Fusion())) for a, out in zip(attr, (1.0, -1.0))]
+    expected = [total(fused(0.1 * a, out, Fusion())) for a, out in zip(attr, (1.0, -1.0))]
     close(advantages(group(), inconsistent=0.2), expected)
 
 
@@ -130,7 +135,7 @@ def test_who_is_asked():
     found = advantages(group(), label=label, skip="failed")
     assert label.asked == [0]
     close(found[1:], [[-1, -1, -1]])  # without labels the outcome's part alone
-    close(found[:1], [suffix_sum(fused(0.1 * np.array([1.0, -1.0]), 1.0, Fusion()))])  # mu 0, sigma 1
+    close(found[:1], [total(fused(0.1 * np.array([1.0, -1.0]), 1.0, Fusion()))])  # mu 0, sigma 1
     label = Given()
     middle = group(returns=(1.0, 0.5, 0.0), lengths=(2, 3, 1))
     label.by_rollout[2] = np.ones(1)

@@ -197,9 +197,9 @@ def test_a_correction_for_the_sampler_is_that_of_boosted_trajectories_too():
             "judge: script with none",
         ),
         (
-            "step_returns",
-            {"rewards": "environment", "reward": {"subgoals": [{"name": "a", "message": "b"}]}},
-            "would be paid to nobody",
+            "reinforce",
+            {"salt": {}, "reward": {"invalid_action": -0.1}},
+            "credits invalid_action and subgoals to their steps",
         ),
         (
             "step_returns",

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from jaxagent.recipes.rewards import RewardOptions, returns_of
+from jaxagent.rewards.returns import PARTS
 from jaxagent.rewards.step_rewards import environment_rewards, outcome_rewards
 from jaxagent.types import Action, Group
 from tests.made_episodes import make_step, make_task, make_trajectory
@@ -44,3 +45,9 @@ def test_a_cap_is_taken_off_at_the_end():
 def test_the_environment_may_pay_by_step():
     steps = [replace(make_step(k), reward=r) for k, r in enumerate([0.5, 0.0, 0.25])]
     assert environment_rewards(make_trajectory(9.0, steps=steps)).tolist() == [0.5, 0.0, 0.25]
+    steps[1] = replace(steps[1], action=Action(error="none found"))
+    shaped = rewarded(
+        {"outcome": "success", "invalid_action": -0.1, "tool": 1.0}, make_trajectory(steps=steps)
+    )
+    tool = shaped.extra[PARTS]["tool"]
+    assert environment_rewards(shaped) == pytest.approx([0.5, -0.1, 0.25 + tool])  # no verdict in it
