@@ -47,7 +47,7 @@ def solver(body, number=0):
     """Plays doors by reading: the door of the wanted item, then the item."""
     texts = [message["content"] for message in body["messages"] if message["role"] == "user"]
     wanted, colour = re.search(r"You need the (\w+)\. The \w+ is behind the (\w+) door", texts[2]).groups()
-    return completion(wanted if "Take one" in texts[-1] else colour)
+    return completion(wanted if "Take the" in texts[-1] else colour)
 
 
 # --- scripts -----------------------------------------------------------------------------------------------

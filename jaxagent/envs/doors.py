@@ -1,7 +1,7 @@
 """A text game of two turns for small pre-trained models: name the right door, then the right item.
 
     You need the lamp. The lamp is behind the blue door. Doors: red, blue, green.      blue
-    The blue door is open. You see: coin, lamp, hat. Take one.                         lamp
+    The blue door is open. You see: coin, lamp, hat. Take the lamp.                    lamp
 
 Both turns are read off the text, so nothing has to be known or searched; what is learnt is to answer with
 one word and to copy the right one. Held-out tasks pair colours and items that never occur together in training.
@@ -43,7 +43,7 @@ SYSTEM = "You play a text game. Answer with one word and nothing else."
 EXAMPLE = (  # a whole game as chat turns; its words are in no task
     Message("user", "You need the pen. The pen is behind the pink door. Doors: grey, pink, purple."),
     Message("assistant", "pink"),
-    Message("user", "The pink door is open. You see: pen, ball, key. Take one."),
+    Message("user", "The pink door is open. You see: pen, ball, key. Take the pen."),
     Message("assistant", "pen"),
 )
 USAGE = "Answer with one word and nothing else."
@@ -126,7 +126,7 @@ class Doors:
         if colour != self.colour:
             return self._answer(f"The {colour} door is open. You see: nothing.")
         self.unlocked = True
-        text = f"The {colour} door is open. You see: {', '.join(self.items)}. Take one."
+        text = f"The {colour} door is open. You see: {', '.join(self.items)}. Take the {self.item}."
         return self._answer(text, reward=0.5)
 
     def _take(self, item: str) -> StepResult:

@@ -23,8 +23,8 @@ from jaxagent.types import Dropped, Group, Metrics, Prompt, Task, Trajectory
 
 @runtime_checkable
 class Runner(Protocol):
-    """`functools.partial(run_episode, spec, generate=…, pool=…, …)`, or a fake of it. Plans with a branch need one
-    that takes it as the keyword `branch`."""
+    """`functools.partial(run_episode, spec, generate=…, pool=…, …)`, or a fake of it. Plans with a branch, or with
+    actions before the first message, need one that takes them as the keywords `branch` and `before`."""
 
     async def __call__(
         self,
@@ -188,9 +188,12 @@ async def _with_retries(
     An eviction is not its own failure and costs no retry; the failing episode's retries bound how many there are.
     """
     task_id, failures = plan.task.task_id, 0
-    run = cast("Callable[..., Awaitable[Trajectory]]", runner)  # only those of branched plans take `branch`
+    # `branch` and `before` are for those who take them.
+    run = cast("Callable[..., Awaitable[Trajectory]]", runner)
     if plan.branch is not None:
         run = partial(run, branch=plan.branch)
+    if plan.before is not None:
+        run = partial(run, before=plan.before)
     async with live:
         while True:
             try:

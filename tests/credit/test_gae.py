@@ -8,7 +8,7 @@ import pytest
 from jaxagent.credit.gae import GaeRule, adaptive_lam, backward, gae, monte_carlo
 from jaxagent.credit.group import returns
 from jaxagent.errors import ConfigError, RolloutError
-from jaxagent.rewards.returns import PARTS
+from jaxagent.rewards.returns import PARTS, STEP_REWARDS
 from jaxagent.types import Action, Group, Segment, Status
 from tests.made_episodes import make_step, make_task, make_trajectory
 
@@ -179,7 +179,7 @@ def test_rewards_by_step_and_penalties_where_they_were_earned():
     trajectory = replace(
         trajectory,
         steps=(illegal, trajectory.steps[1]),
-        extra={PARTS: {"invalid_action": -0.1, "shaping": -0.1, "outcome": 0.0}},
+        extra={PARTS: {"invalid_action": -0.1, "shaping": -0.1, "outcome": 0.0}, STEP_REWARDS: (-0.1, 0.0)},
     )
     ((paid, _),) = credited(replace(PLAIN, rewards="environment"), trajectory)
     close(paid, [0.65, 0.65, 0.5, 0.5])
