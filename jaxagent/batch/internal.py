@@ -49,7 +49,7 @@ def internal_samples(
     samples: list[Sample] = []
     kept = missing = episodes = 0
     for index, item in enumerate(credited):
-        if not rules.gate(item):
+        if item.trajectory.masked or not rules.gate(item):
             continue
         episodes += 1
         places, lost = _places(item, decode, renderer.stop_ids)

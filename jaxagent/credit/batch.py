@@ -7,6 +7,7 @@ in the reward or a discount makes their returns differ.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -36,16 +37,24 @@ def constant(b: float) -> Baseline:
 def reinforce(
     *, baseline: Baseline = batch_mean, gamma: float = 1.0, rewards: StepRewards = outcome_rewards
 ) -> Credit:
-    """A[i,k] = sum over j >= k of gamma^(j-k) r[i,j] - b. With gamma 1 and R as the last reward that is R - b."""
+    """A[i,k] = sum over j >= k of gamma^(j-k) r[i,j] - b. With gamma 1 and R as the last reward that is R - b.
+
+    What the baseline is of are the sums of the same rewards.
+    """
     if not 0 <= gamma <= 1:
         raise ConfigError(f"reinforce(gamma={gamma}): expected a discount in [0, 1]")
 
     def credit(groups: Sequence[Group]) -> list[Credited]:
         alive = [trajectory for group in groups for trajectory in survivors(group)]
-        b = baseline(returns(alive))
+        b = baseline(totals(alive, rewards))
         return [Credited(t, (discounted(rewards(t), gamma) - b).astype(np.float32)) for t in alive]
 
     return credit
+
+
+def totals(trajectories: Sequence[Trajectory], rewards: StepRewards) -> Float[np.ndarray, "N"]:
+    """What each episode was paid in all; one without a step its return, as in any baseline."""
+    return returns([replace(t, reward=float(rewards(t).sum())) if t.steps else t for t in trajectories])
 
 
 # --- REINFORCE++ -------------------------------------------------------------------------------------------

@@ -132,9 +132,11 @@ def estimate(trajectory: Trajectory, rule: GaeRule) -> Estimated:
 
 
 def whitened(parts: Sequence[Estimated]) -> list[Estimated]:
-    """(A - mean) / sqrt(var + 1e-8) over all tokens: .704, .56, .4 -> .982, .0351, -1.0171."""
-    every_X = concatenated(parts)
-    every_X = whiten(every_X, np.ones(len(every_X), np.int64))
+    """(A - mean) / sqrt(var + 1e-8) over all tokens that are trained on: .704, .56, .4 -> .982, .0351, -1.0171."""
+    counts = [
+        np.full(len(part.advantage_X), 0 if part.tokens.trajectory.masked else 1, np.int64) for part in parts
+    ]
+    every_X = whiten(concatenated(parts), np.concatenate([np.zeros(0, np.int64), *counts]))
     ends = np.cumsum([len(part.advantage_X) for part in parts])
     return [replace(part, advantage_X=value_X) for part, value_X in zip(parts, np.split(every_X, ends[:-1]))]
 

@@ -12,21 +12,26 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from jaxagent.credit.group import returns, survivors
+from jaxagent.credit.batch import totals
+from jaxagent.credit.group import survivors
 from jaxagent.errors import ConfigError
+from jaxagent.rewards.step_rewards import StepRewards, outcome_rewards
 from jaxagent.stage import Plan, Source
 from jaxagent.types import Group, Metrics
 
 
 class ReturnAverage:
-    """Wraps a source. mean = decay x mean + (1 - decay) x the iteration's mean return; the first one stands alone."""
+    """Wraps a source. mean = decay x mean + (1 - decay) x the iteration's mean return; the first one stands alone.
 
-    def __init__(self, source: Source, *, decay: float = 0.9):
+    rewards: what a return is the sum of.
+    """
+
+    def __init__(self, source: Source, *, decay: float = 0.9, rewards: StepRewards = outcome_rewards):
         if not 0 <= decay < 1:
             raise ConfigError(
                 f"decay={decay}: expected a number in [0, 1); 0.9 looks back about ten iterations"
             )
-        self._source, self._decay = source, decay
+        self._source, self._decay, self._rewards = source, decay, rewards
         self._mean: float | None = None
 
     def baseline(self, reward_N: Float[np.ndarray, "N"]) -> float:
@@ -39,7 +44,7 @@ class ReturnAverage:
 
     def observe(self, groups: Sequence[Group]) -> Metrics:
         used = self.baseline(np.zeros(0))
-        reward_N = returns([t for group in groups for t in survivors(group)])
+        reward_N = totals([t for group in groups for t in survivors(group)], self._rewards)
         if reward_N.size:
             new = float(reward_N.mean())
             self._mean = new if self._mean is None else self._decay * self._mean + (1 - self._decay) * new

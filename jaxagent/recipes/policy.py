@@ -153,7 +153,8 @@ def with_term(stage: Stage, name: str, term: Term, includes: Callable[[Credited]
         chosen = [includes(item) for item in credited]
         made = []
         for sample in stage.samples(credited):
-            include_T = sample.include[PG] * np.float32(chosen[sample.trajectory])
+            included_T = sample.include.get(PG, np.zeros(len(sample.ids_T), np.float32))
+            include_T = included_T * np.float32(chosen[sample.trajectory])
             made.append(replace(sample, include={**sample.include, name: include_T}))
         return made
 

@@ -101,11 +101,12 @@ def _source_and_credit(options: ReinforceOptions, source: Source) -> tuple[Sourc
     """The running mean is remembered by the source, whose state is checkpointed."""
     if options.baseline in GROUPS:
         return source, per_group(GROUPS[options.baseline], singleton=options.singleton)
+    rewards = REWARDS[options.rewards]
     baseline = constant(0.0) if options.baseline == "none" else batch_mean
     if options.baseline == "running_mean":
-        source = ReturnAverage(source, decay=options.decay)
+        source = ReturnAverage(source, decay=options.decay, rewards=rewards)
         baseline = source.baseline
-    return source, reinforce(baseline=baseline, gamma=options.gamma, rewards=REWARDS[options.rewards])
+    return source, reinforce(baseline=baseline, gamma=options.gamma, rewards=rewards)
 
 
 RECIPE = policy_recipe(ReinforceOptions, stage)

@@ -41,6 +41,9 @@ def test_reinforce_with_the_rewards_of_steps():
     group = Group(make_task(), (make_trajectory(2.0, steps=steps),))
     paid = reinforce(baseline=constant(0.5), gamma=0.5, rewards=environment_rewards)([group])
     assert paid[0].advantage_K.tolist() == [1.0, 0.5, 1.5]
+    graded = Group(group.task, (make_trajectory(9.0, steps=steps), make_trajectory(9.0, steps=steps[:1])))
+    mean = reinforce(rewards=environment_rewards)([graded])  # of 3 and 1, whatever the outcomes are
+    assert [item.advantage_K.tolist() for item in mean] == [[1.0, 0.0, 0.0], [-1.0]]
     outcome = reinforce(baseline=constant(0.5), gamma=0.5)([group])
     assert outcome[0].advantage_K.tolist() == [0.0, 0.5, 1.5]
     with pytest.raises(ConfigError, match=r"gamma=1\.5"):

@@ -85,6 +85,8 @@ def test_whitening_is_over_the_tokens_of_the_batch_and_leaves_the_targets_alone(
     every = np.concatenate([advantage for advantage, _ in both])
     assert abs(every.mean()) < 1e-6
     assert every.std(ddof=1) == pytest.approx(1, abs=1e-4)
+    masked = credited(rule, trajectory, episode([[0.1] * 4], reward=0.5, masked=True))
+    close(masked[0][0], [0.982003, 0.035072, -1.017074])  # what is not trained on says nothing
 
 
 STEPS = replace(PLAIN, level="step", gamma=0.95, lam=0.9)

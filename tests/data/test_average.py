@@ -1,6 +1,7 @@
 """The running-mean baseline: what it is in each iteration, and that it goes on after a stop."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,11 +10,20 @@ from jaxagent.credit.batch import reinforce
 from jaxagent.data.average import ReturnAverage
 from jaxagent.data.tasks import TaskSource
 from jaxagent.errors import ConfigError
-from tests.made_episodes import make_group, make_task
+from jaxagent.rewards.step_rewards import environment_rewards
+from jaxagent.types import Group
+from tests.made_episodes import make_group, make_step, make_task, make_trajectory
 
 
 def average(**options):
     return ReturnAverage(TaskSource([make_task("a"), make_task("b")], tasks=1, rollouts=2), **options)
+
+
+def test_the_mean_is_of_what_credit_is_of():
+    steps = [replace(make_step(k), reward=1.0) for k in range(2)]
+    source = average(rewards=environment_rewards)
+    source.observe([Group(make_task("a"), (make_trajectory(9.0, steps=steps),))])
+    assert source.baseline(np.zeros(0)) == 2.0
 
 
 def test_no_return_is_its_own_baseline():

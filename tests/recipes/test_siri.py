@@ -114,6 +114,20 @@ def test_with_its_gate_closed_siri_is_gigpo_bit_for_bit(change, past, group):
     assert_equal(samples_of(mine, group), samples_of(built(gigpo, **GIGPO), group))
 
 
+def test_terms_beside_the_policys_leave_internalised_samples_alone():
+    stage = built(siri, **OPTIONS, entropy_coef=0.01, solved_nll=0.1)
+    found = samples_of(stage, GROUP)
+    internal = [sample for sample in found if "pg" not in sample.include]
+    assert internal
+    assert not any(sample.include[name].any() for sample in internal for name in ("entropy", "solved"))
+
+
+def test_a_masked_episode_is_not_internalised():
+    stage = built(siri, **OPTIONS)
+    masked = replace(GROUP, trajectories=tuple(replace(t, masked=True) for t in GROUP.trajectories))
+    assert not any(value.any() for sample in samples_of(stage, masked) for value in sample.include.values())
+
+
 def test_an_open_gate_adds_samples_and_changes_none():
     """Delta .5: the skill half's solved episodes are learnt under the plain prompt; gigpo's samples stay."""
     stage = built(siri, **OPTIONS)
