@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from jaxagent.batch.masks import mask_metrics
-from jaxagent.batch.targets import policy_samples
+from jaxagent.batch.pack import pack
+from jaxagent.batch.targets import policy_samples, token_mean
+from jaxagent.stage import Term
 from jaxagent.types import Credited, Segment
 from tests.made_episodes import make_step, make_trajectory
 
@@ -27,6 +29,16 @@ def test_the_example():
     assert out["mask/trained_equals_sampled"] == 1
     assert out["mask/obs_leak"] == 0
     assert out["mask/all_masked_frac"] == 0
+
+
+def test_the_rows_of_logits_that_score_the_example():
+    """5 trained tokens, 3 and 2 a step; token t is scored by the row of t - 1: rows 2, 3, 4, 8, 9 of the logits."""
+    samples = policy_samples([credited(episode())])
+    assert [int(samples[0].include["pg"][episode().segments[0].step_T == k].sum()) for k in (0, 1)] == [3, 2]
+    (packed,) = pack(samples, {"pg": Term(None, token_mean)}, rows=1, length=12)
+    assert packed.batch.count["pg"] == 5
+    (used_S,) = np.nonzero(packed.batch.weight["pg"][0])
+    assert (packed.batch.column_BS[0][used_S] - 1).tolist() == [2, 3, 4, 8, 9]
 
 
 def test_a_marked_observation_leaks():

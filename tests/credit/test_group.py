@@ -34,6 +34,14 @@ def test_hand_numbers(estimate, expected):
     assert scalars(per_group(estimate), make_group(R)) == pytest.approx(expected, abs=1e-6)
 
 
+def test_the_deviations_of_the_example():
+    """Mean .375, std .414578 (population) and .478714; an advantage times them is the return's distance again."""
+    reward_G = np.array(R)
+    for ddof, std in ((0, 0.414578), (1, 0.478714)):
+        found = group_std(ddof=ddof, eps=0.0)(reward_G)
+        assert found * std == pytest.approx(reward_G - 0.375, abs=1e-6)
+
+
 def test_two_rollouts_show_the_factor():
     pair = make_group([1.0, 0.0])
     assert scalars(per_group(group_mean), pair) == [0.5, -0.5]

@@ -57,3 +57,6 @@ def test_flops():
     total = inference_flops(7_000_000_000, layers=28, width=3584, lengths=[1200])
     assert total == 1.68e13 + 289254604800
     assert inference_flops(1, layers=0, width=1, lengths=[300, 900]) == 2400
+    two = ((14_000_000_000, 300), (7_000_000_000, 900))  # a team of two models
+    assert sum(inference_flops(n, layers=0, width=1, lengths=[tokens]) for n, tokens in two) == 2.1e13
+    assert inference_flops(32_000_000_000, layers=0, width=1, lengths=[1000]) == 6.4e13
