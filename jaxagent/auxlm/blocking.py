@@ -61,6 +61,13 @@ class EndpointOptions(Record):
         return StoredBackend(backend, self.cache) if self.cache else backend
 
 
+class ReaderOptions(EndpointOptions):
+    """A model that reads whole episodes (judge, summariser, writer); no environment's deadline waits for it."""
+
+    timeout_s: float = Field(default=120.0, gt=0)
+    longest_wait_s: float = Field(default=60.0, ge=0)
+
+
 class BlockingAux:
     """Owner of the auxiliary model of one endpoint; it starts with the first question."""
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from jaxagent.auxlm.background import Background
+from jaxagent.auxlm.blocking import ReaderOptions
 from jaxagent.auxlm.client import AuxLM, ScriptedBackend
 from jaxagent.batch.boost import boosted_stage
 from jaxagent.batch.targets import policy_samples, token_mean
@@ -27,7 +28,7 @@ from jaxagent.learn.terms import clipped_pg, corrected, kl
 from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.credit import refuse_over_steps
 from jaxagent.recipes.policy import PG, PolicyOptions, policy_recipe, policy_update, task_source
-from jaxagent.recipes.rewards import JudgeModel, returns_of
+from jaxagent.recipes.rewards import returns_of
 from jaxagent.stage import Stage, Term
 
 
@@ -39,7 +40,7 @@ class AttributionOptions(Record):
     """
 
     judge: Literal["script", "endpoint"] = "script"
-    endpoint: JudgeModel | None = None
+    endpoint: ReaderOptions | None = None
     alpha: float = Field(default=0.1, ge=0)
     beta: float = Field(default=1.0, ge=0)
     decay: Literal["none", "cosine"] = "none"

@@ -1,4 +1,4 @@
-"""How skills are found, and who writes them: options that recipes with a skill bank share."""
+"""How skills are found: options that recipes with a skill bank share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from jaxagent.auxlm.blocking import EndpointOptions
 from jaxagent.auxlm.endpoint import EndpointBackend, EndpointConfig
 from jaxagent.config import Record
 from jaxagent.recipes.unread import refuse_unread
@@ -21,13 +20,6 @@ from jaxagent.skills.embed import (
 )
 from jaxagent.skills.request import Asked, request_in, request_of
 from jaxagent.skills.retrieve import Likeness, cosine, jaccard
-
-
-class WriterOptions(EndpointOptions):
-    """A language model that writes skills: it reads whole episodes, and no environment's deadline waits for it."""
-
-    timeout_s: float = Field(default=120.0, gt=0)
-    longest_wait_s: float = Field(default=60.0, ge=0)
 
 
 class RetrieverOptions(Record):

@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from jaxagent.auxlm.background import Background
-from jaxagent.auxlm.blocking import EndpointOptions
+from jaxagent.auxlm.blocking import ReaderOptions
 from jaxagent.config import Record
 from jaxagent.recipes.unread import refuse_unread
 from jaxagent.rewards import shaping, truncation
@@ -91,17 +91,10 @@ class CriterionOptions(Record):
     rule: Literal["", "success"] = ""
 
 
-class JudgeModel(EndpointOptions):
-    """A judge reads whole episodes, and no environment's deadline waits for it."""
-
-    timeout_s: float = Field(default=120.0, gt=0)
-    longest_wait_s: float = Field(default=60.0, ge=0)
-
-
 class JudgeOptions(Record):
     """See rewards/judge.py."""
 
-    models: tuple[JudgeModel, ...] = Field(min_length=1)
+    models: tuple[ReaderOptions, ...] = Field(min_length=1)
     rubric: tuple[CriterionOptions, ...] = Field(min_length=1)
     combine: Combine = "median"
     fallback: Fallback = "rule"

@@ -19,6 +19,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from jaxagent.auxlm.background import Background
+from jaxagent.auxlm.blocking import ReaderOptions
 from jaxagent.auxlm.client import AuxLimits, AuxLM, ScriptedBackend
 from jaxagent.auxlm.policy import PolicyBackend
 from jaxagent.batch.internal import Divisor, Gate, Internalise, internal_samples
@@ -28,7 +29,7 @@ from jaxagent.recipes import gigpo
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.gigpo import GigpoOptions
 from jaxagent.recipes.policy import policy_recipe
-from jaxagent.recipes.retrieval import RetrieverOptions, WriterOptions
+from jaxagent.recipes.retrieval import RetrieverOptions
 from jaxagent.recipes.rewards import outcome_of
 from jaxagent.recipes.unread import refuse_unread
 from jaxagent.skills.intrinsic import IntrinsicBank, Thresholds
@@ -73,7 +74,7 @@ class SiriOptions(GigpoOptions):
     warmup_max: int = Field(50, ge=0)
     n_req: int = Field(64, ge=0)
     success_at: float = Field(1.0, ge=0, le=1)
-    miner: Literal["policy", "script"] | WriterOptions = "policy"
+    miner: Literal["policy", "script"] | ReaderOptions = "policy"
     mine_every: int = Field(10, ge=1)
     mine_calls: int = Field(4, ge=1)
     mine_batch: int = Field(4, ge=1)
@@ -158,7 +159,7 @@ def _rules(options: SiriOptions) -> PairedRules:
 
 def _writer(options: SiriOptions) -> Background | None:
     """The miner's model where it is not the policy."""
-    if isinstance(options.miner, WriterOptions):
+    if isinstance(options.miner, ReaderOptions):
         return Background(options.miner.aux())
     if options.miner == "script":
         return Background(AuxLM(ScriptedBackend({MINE.name: script_mine}), AuxLimits()))

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from jaxagent.auxlm.blocking import EndpointOptions
+from jaxagent.auxlm.blocking import ReaderOptions
 from jaxagent.auxlm.client import AuxLimits, AuxLM, ScriptedBackend
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.policy import PolicyOptions, task_source
@@ -26,12 +26,10 @@ SCOPES: Mapping[str, Callable[[Task], str]] = {
 TEXTS = {"full": full_text, "workflow": workflow_text}
 
 
-class SummariserOptions(EndpointOptions):
-    """A summariser reads whole episodes, and no environment's deadline waits for it."""
+class SummariserOptions(ReaderOptions):
+    """What it writes of an episode is long."""
 
     max_tokens: int = Field(default=2048, ge=1)
-    timeout_s: float = Field(default=120.0, gt=0)
-    longest_wait_s: float = Field(default=60.0, ge=0)
 
 
 class SkillOptions(PolicyOptions):

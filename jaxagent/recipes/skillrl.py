@@ -12,13 +12,14 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from jaxagent.auxlm.background import Background
+from jaxagent.auxlm.blocking import ReaderOptions
 from jaxagent.auxlm.client import AuxLimits, AuxLM, ScriptedBackend
 from jaxagent.recipes import grpo
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.gigpo import REWARD
 from jaxagent.recipes.grpo import GrpoOptions
 from jaxagent.recipes.policy import policy_recipe
-from jaxagent.recipes.retrieval import RetrieverOptions, WriterOptions
+from jaxagent.recipes.retrieval import RetrieverOptions
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions
 from jaxagent.recipes.skill_options import refuse_played_already
 from jaxagent.skills.evolve import WRITE, script_write
@@ -41,7 +42,7 @@ class SkillrlOptions(GrpoOptions):
     kl_in: Literal["none", "loss", "reward", "advantage"] = "loss"
     kl_coef: float = Field(0.01, ge=0)
     bank: str = ""
-    writer: Literal["script"] | WriterOptions = "script"
+    writer: Literal["script"] | ReaderOptions = "script"
     retriever: RetrieverOptions = RetrieverOptions()
     top_k: int = Field(6, ge=1)
     update_every: int = Field(5, ge=1)
@@ -74,7 +75,7 @@ def stage(options: SkillrlOptions, materials: Materials) -> Stage:
 
 
 def _writer(options: SkillrlOptions) -> Background:
-    if isinstance(options.writer, WriterOptions):
+    if isinstance(options.writer, ReaderOptions):
         return Background(options.writer.aux())
     return Background(AuxLM(ScriptedBackend({WRITE.name: script_write}), AuxLimits()))
 
