@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxagent.credit.group import survivors, zero_variance
+from jaxagent.credit.group import returns, survivors, zero_variance
 from jaxagent.types import Credited, Group, Trajectory
 
 ChainKey = tuple[str, int]
@@ -55,7 +55,7 @@ def chain_mean(groups: Sequence[Group]) -> list[Credited]:
         if group.position:
             continue
         whole = [chains[chain_key(t)] for t in survivors(group) if chain_key(t) not in broken]
-        sums_G = np.array([sum(t.reward for t in chain.values()) for chain in whole], np.float64)
+        sums_G = np.array([returns(tuple(chain.values())).sum() for chain in whole], np.float64)
         flat = zero_variance(sums_G)
         for chain, total in zip(whole, sums_G):
             advantage = 0.0 if flat else total - sums_G.mean()

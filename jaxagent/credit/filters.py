@@ -7,6 +7,7 @@ leave the divisor of the loss alone: aggregation with a nominal minibatch is bat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -125,7 +126,7 @@ def most_varied(credit: Credit, *, share: float = 0.25, rank_by: str = "std") ->
         if not std_P.any():
             return credit(alive)
         best = np.argsort(-std_P if rank_by == "std" else std_P, kind="stable")
-        chosen = set(best[: max(1, int(share * len(alive)))].tolist())
+        chosen = set(best[: max(1, math.floor(share * len(alive) + 1e-9))].tolist())
         return credit([group for index, group in enumerate(alive) if index in chosen])
 
     return keep

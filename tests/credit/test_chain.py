@@ -1,11 +1,13 @@
 """Chains: which episodes belong together, which chains broke off, and SAGE's two kinds of advantage."""
 
 import numpy as np
+import pytest
 
 from jaxagent.credit.chain import chain_mean, cut, linked
 from jaxagent.credit.group import group_mean, per_group
+from jaxagent.errors import RolloutError
 from jaxagent.types import Dropped, Group
-from tests.made_episodes import make_task, make_trajectory
+from tests.made_episodes import make_group, make_task, make_trajectory
 
 Q1, Q2 = make_task("q1", scenario="s"), make_task("q2", scenario="s")
 
@@ -62,6 +64,11 @@ def test_chains_of_one_scenario_in_two_groups_have_two_baselines():
     assert len(credited) == 12
     assert advantages(credited, Q2)[4] == [0.5] * 2
     assert advantages(credited, Q1)[5] == [-0.5] * 2
+
+
+def test_a_return_that_is_not_finite_is_an_error():
+    with pytest.raises(RolloutError, match="expected a finite number"):
+        chain_mean([make_group([float("nan"), 1.0], task=Q1)])
 
 
 def test_equal_sums_give_exactly_nothing_and_one_chain_too():

@@ -109,6 +109,8 @@ def test_the_groups_that_vary_most_are_kept():
     assert kept(starpo(), rank_by="std_rev") == ["t1"]
     assert kept(starpo()[:2], share=0.25) == ["t0"]  # fewer groups than 1 / share: one stays
     assert kept([starpo()[3], starpo()[3]], share=0.5) == ["t3"]
+    many = [make_group([i, 0.0], task=make_task(f"m{i}")) for i in range(1, 101)]
+    assert len(kept(many, share=0.29)) == 29  # .29 x 100 is 28.999999999999996
     same = [make_group([1, 1], task=make_task(name)) for name in "ab"]
     assert kept(same) == ["a", "b"]  # no group varies: no reason to choose
     with pytest.raises(ConfigError, match="rank_by='mean'"):
