@@ -65,6 +65,7 @@ def test_another_network_teaches(tmp_path):
         export_model(tmp_path / name, *create(spec, seed=9), tokenizer=tmp_path / "tokenizer")
     overrides = (
         f"tokenizer.source={tmp_path / 'tokenizer'}",
+        "stages.0.options={iterations: 2, tasks: 2, group_size: 4, reward: success, learning_rate: 3.0e-5}",
         "stages.0.options.teacher=checkpoint",
         "stages.0.options.context=none",
     )
