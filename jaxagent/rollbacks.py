@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from jaxagent.config import AlarmConfig, CheckpointConfig
+from jaxagent.config import CheckpointConfig
+from jaxagent.monitors.settings import AlarmConfig
 from jaxagent.monitors.trends import WINDOW
 from jaxagent.stage import Update
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from jaxagent.chat.tokenizer import HUB_PREFIX
 from jaxagent.clock import Clock
-from jaxagent.config import MeshConfig, RolloutConfig, RunConfig, read_run, write_run
+from jaxagent.config import MeshConfig, RunConfig
 from jaxagent.errors import ConfigError, DataError
 from jaxagent.folder_lock import LOCK, locked
 from jaxagent.preemption import EXIT_PREEMPTED, Preemption
@@ -28,7 +28,9 @@ from jaxagent.prepare import TRAINED, Prepared, prepare
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.stored import with_stored
 from jaxagent.rollout.demonstrate import play, tokens
+from jaxagent.rollout.settings import RolloutConfig
 from jaxagent.rollout.temperature import linear
+from jaxagent.run_file import read_run, write_run
 from jaxagent.stage import Stage
 from jaxagent.types import Group, Task
 

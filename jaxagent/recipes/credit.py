@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from jaxagent.config import Record
 from jaxagent.credit.gvpo import gvpo
 from jaxagent.credit.salt import Key, NodeRules, salt
+from jaxagent.records import Record
 from jaxagent.stage import Credit
 
 OVER_TRAJECTORIES = {

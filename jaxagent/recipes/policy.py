@@ -16,7 +16,6 @@ from pydantic import Field
 
 from jaxagent.batch.mismatch import lag_metrics
 from jaxagent.batch.targets import token_mean
-from jaxagent.config import Record
 from jaxagent.credit.filters import chain, fresh
 from jaxagent.data.curriculum import CurriculumOptions, CurriculumSource
 from jaxagent.data.stored import StoredSource, open_store
@@ -27,6 +26,7 @@ from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.mismatch import MismatchOptions, corrected_stage
 from jaxagent.recipes.replay import ReplayOptions
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions
+from jaxagent.records import Record
 from jaxagent.stage import Measure, Source, Stage, Term, Update
 from jaxagent.types import Credited, Group, Metrics, Sample
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from jaxagent.config import Record
 from jaxagent.data.replay import Priority
+from jaxagent.records import Record
 
 
 class ReplayOptions(Record):

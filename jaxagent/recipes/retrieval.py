@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from jaxagent.auxlm.blocking import EndpointOptions
 from jaxagent.auxlm.endpoint import EndpointBackend, EndpointConfig
-from jaxagent.config import Record
+from jaxagent.records import Record
 from jaxagent.skills.embed import (
     QWEN3_EMBEDDING,
     EndpointEmbed,

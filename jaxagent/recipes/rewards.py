@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from jaxagent.auxlm.background import Background
 from jaxagent.auxlm.blocking import EndpointOptions
-from jaxagent.config import Record
+from jaxagent.records import Record
 from jaxagent.rewards import shaping, truncation
 from jaxagent.rewards.judge import Combine, Criterion, Fallback, Judge
 from jaxagent.rewards.outcome import score, success, test_fraction, zero_on
