@@ -22,7 +22,9 @@ from queue import Queue
 
 from methods_report import Claim, Outcome, read_outcome, write_report
 
-from jaxagent.config import Record, RunConfig, read_run, write_run
+from jaxagent.config import RunConfig
+from jaxagent.records import Record
+from jaxagent.run_file import read_run, write_run
 from jaxagent.yaml_files import read_yaml
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -18,8 +18,8 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 
-from jaxagent.config import Record
 from jaxagent.metrics import read_metrics
+from jaxagent.records import Record
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

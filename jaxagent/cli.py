@@ -42,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _train(parsed: argparse.Namespace) -> int:
     clock = Clock()
-    from jaxagent.config import read_run
     from jaxagent.run import run_training
+    from jaxagent.run_file import read_run
 
     config = read_run(*_run_file(parsed))
     clock.lap("imports")
@@ -51,8 +51,8 @@ def _train(parsed: argparse.Namespace) -> int:
 
 
 def _check(parsed: argparse.Namespace) -> int:
-    from jaxagent.config import read_run
     from jaxagent.run import build_stages, prepare
+    from jaxagent.run_file import read_run
 
     path, overrides = _run_file(parsed)
     prepared = prepare(read_run(path, overrides))
@@ -96,11 +96,11 @@ def _credit(parsed: argparse.Namespace) -> int:
 
 
 def _eval(parsed: argparse.Namespace) -> int:
-    from jaxagent.config import read_run
     from jaxagent.eval.compare import read_evaluations
     from jaxagent.eval.settings import asked
     from jaxagent.evaluate import INCOMPLETE, run_evaluation
     from jaxagent.report.evaluation import write_evaluation_report
+    from jaxagent.run_file import read_run
 
     config, out = read_run(*_run_file(parsed)), Path(parsed.out)
     if parsed.against:

@@ -21,7 +21,7 @@ from jaxagent.auxlm.chat import ChatAgent, ChatEndpoint, ChatRules
 from jaxagent.auxlm.endpoint import EndpointBackend, EndpointConfig
 from jaxagent.chat.tokenizer import HUB_PREFIX
 from jaxagent.clock import COMPILATION, DECODE, ENVIRONMENTS, Meter
-from jaxagent.config import RunConfig, read_run
+from jaxagent.config import RunConfig
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.errors import ConfigError
 from jaxagent.eval.settings import Asked
@@ -30,6 +30,7 @@ from jaxagent.prepare import Prepared, model_sizes, prepare_evaluation
 from jaxagent.rollout.scripted import ExpertAgent, NoopAgent
 from jaxagent.rollout.talk import Agent
 from jaxagent.rollouts import Rollouts, open_rollouts, open_talks
+from jaxagent.run_file import read_run
 from jaxagent.types import Sampling, Task
 
 Tasks = Mapping[str, Sequence[Task]]

@@ -19,6 +19,10 @@ from types import FrameType, TracebackType
 EXIT_PREEMPTED = 75  # sysexits.h EX_TEMPFAIL: saved and ended on request; run the same command again
 
 
+class Preempted(Exception):
+    """The run was asked to stop; its state is saved."""
+
+
 class Preemption:
     """Catches SIGTERM between `__enter__` and `__exit__` (main thread only) and restores the old handler."""
 

@@ -17,7 +17,7 @@ from random import Random
 from jaxagent.chat.render import Renderer
 from jaxagent.chat.tokenizer import Tokenizer, load_tokenizer
 from jaxagent.chat.train_tokenizer import train_tokenizer
-from jaxagent.config import PackConfig, Record, RunConfig
+from jaxagent.config import PackConfig, RunConfig
 from jaxagent.data.rollout_store import Origin
 from jaxagent.data.tasks import easier, fingerprint
 from jaxagent.envs.protocol import EnvSpec
@@ -27,6 +27,7 @@ from jaxagent.model.hf import check_tokenizer, check_weights, read_spec
 from jaxagent.model.spec import CriticSpec, LoraSpec, ModelSpec
 from jaxagent.recipes.base import Recipe
 from jaxagent.recipes.table import find_recipe
+from jaxagent.records import Record
 from jaxagent.rollout.demonstrate import play
 from jaxagent.types import Sampling, Task
 

@@ -3,7 +3,7 @@
 A rollback copies an earlier checkpoint to a new one, with the changes noted in it, and the run goes on from there as if
 it had been started again. Iterations are numbered on, so nothing that was recorded is taken back and nothing that was
 saved is overwritten: a kill at any moment finds either the state before, whose next iterations sound the same alarm
-again, or the state after. Not the job of this file: when (monitors/), arrays (runtime.py).
+again, or the state after. Not the job of this file: when (collapse.py), arrays (weights.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from jaxagent.config import AlarmConfig, CheckpointConfig
+from jaxagent.config import CheckpointConfig
+from jaxagent.monitors.settings import AlarmConfig
 from jaxagent.monitors.trends import WINDOW
 from jaxagent.stage import Update
 

@@ -20,15 +20,17 @@ from typing import Any
 
 from jaxagent.chat.tokenizer import HUB_PREFIX
 from jaxagent.clock import Clock
-from jaxagent.config import MeshConfig, RolloutConfig, RunConfig, read_run, write_run
+from jaxagent.config import MeshConfig, RunConfig
 from jaxagent.errors import ConfigError, DataError
 from jaxagent.folder_lock import LOCK, locked
-from jaxagent.preemption import EXIT_PREEMPTED, Preemption
+from jaxagent.preemption import EXIT_PREEMPTED, Preempted, Preemption
 from jaxagent.prepare import TRAINED, Prepared, prepare
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.stored import with_stored
 from jaxagent.rollout.demonstrate import play, tokens
+from jaxagent.rollout.settings import RolloutConfig
 from jaxagent.rollout.temperature import linear
+from jaxagent.run_file import read_run, write_run
 from jaxagent.stage import Stage
 from jaxagent.types import Group, Task
 
@@ -65,8 +67,9 @@ def run_training(config: RunConfig, *, clock: Clock | None = None) -> int:
 def _train(prepared: Prepared, stages: Sequence[Stage], preemption: Preemption, clock: Clock) -> int:
     folder = Path(prepared.config.run_dir)
     set_up_jax()
+    from jaxagent.collapse import Collapsed
     from jaxagent.report.run import write_report
-    from jaxagent.runtime import Collapsed, Preempted, Runtime
+    from jaxagent.runtime import Runtime
     from jaxagent.train import train
 
     clock.lap("imports")
@@ -86,7 +89,7 @@ def _train(prepared: Prepared, stages: Sequence[Stage], preemption: Preemption, 
             write_report(folder)
             return EXIT_COLLAPSED
         if prepared.config.export:
-            _export(run.policy.graphdef, run.params, prepared, folder / EXPORT, form="merged")
+            _export(run.policy.graphdef, run.weights.params, prepared, folder / EXPORT, form="merged")
         clock.lap("export")
     # The environment processes have ended, so that their CPU time counts.
     (folder / PARTIAL).write_text(json.dumps(run.result(), indent=1) + "\n")

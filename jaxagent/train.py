@@ -16,13 +16,15 @@ import numpy as np
 from jaxagent.batch.masks import mask_metrics
 from jaxagent.checks import check_parity, mismatch_metrics, own
 from jaxagent.clock import PYTHON
+from jaxagent.collector import Collector
 from jaxagent.credit.stats import credit_metrics, group_metrics
 from jaxagent.errors import DivergenceError
 from jaxagent.eval.conduct import conduct_metrics
 from jaxagent.learner import Learner
 from jaxagent.rollout.staleness import sampled_as_old
 from jaxagent.rollouts import Collected
-from jaxagent.runtime import Place, Runtime
+from jaxagent.run_state import Place
+from jaxagent.runtime import Runtime
 from jaxagent.stage import Plan, Stage
 from jaxagent.teacher import taught
 from jaxagent.types import Credited, Group, Metrics
@@ -44,7 +46,7 @@ def train_stage(stages: Sequence[Stage], run: Runtime, place: Place) -> Place:
         try:
             metrics = iterate(stage, run, learner, iteration)
         except DivergenceError as error:
-            return run.diverged(stages, iteration + 1, error)
+            return run.guard.diverged(stages, iteration + 1, error)
         go_on = run.finish_iteration(stages, done, metrics)
         if go_on != done:
             break
@@ -55,10 +57,10 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
     """One iteration of one stage; returns its metrics."""
     clock = run.clock
     learner.at(iteration)
-    collected = collect(stage, run, iteration)
+    collected = collect(stage, run.collector, iteration)
     clock.lap("collect")
     groups = collected.groups
-    if run.max_lag and stage.rolls_out and "old" not in stage.needs:
+    if run.collector.max_lag and stage.rolls_out and "old" not in stage.needs:
         # Without it the loss would take the present policy for the one that sampled.
         groups = sampled_as_old(groups)
     if run.first_rollout(groups):
@@ -74,10 +76,10 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
     taught_credit, teaching = taught(kept, stage.teacher, learner, run.renderer)
     clock.lap("teacher")
     samples = stage.samples(taught_credit)
-    metrics = learner.update(samples, seed=(run.seed, run.stage_index, iteration))
+    metrics = learner.update(samples, seed=(run.seed, run.state.index, iteration))
     clock.lap("update")
     if metrics["update/steps"]:
-        run.hand_off(learner)
+        run.weights.hand_off(learner)
     clock.lap("hand_off")
     if "old" in stage.needs:
         metrics |= mismatch_metrics(own(groups))
@@ -95,23 +97,23 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
     return {**collected.metrics, **measured, **teaching, **metrics, **observed, **clock.take(stage.name)}
 
 
-def collect(stage: Stage, run: Runtime, iteration: int) -> Collected:
+def collect(stage: Stage, collector: Collector, iteration: int) -> Collected:
     """The iteration's groups. With a lag, those of the next iterations are begun before this one is learnt from."""
-    waiting = run.ahead.take(iteration) or begin(stage, run, iteration)
+    waiting = collector.ahead.take(iteration) or begin(stage, collector, iteration)
     collected = waiting()
-    for later in run.may_begin(stage, iteration):
-        run.ahead.keep(later, begin(stage, run, later))
-    return run.fresh(collected)
+    for later in collector.may_begin(stage, iteration):
+        collector.ahead.keep(later, begin(stage, collector, later))
+    return collector.fresh(stage, collected)
 
 
-def begin(stage: Stage, run: Runtime, iteration: int) -> Callable[[], Collected]:
+def begin(stage: Stage, collector: Collector, iteration: int) -> Callable[[], Collected]:
     """An iteration's groups, to be waited for: rolled out by the current policy, or ready ones (demonstrations)."""
     work = stage.source.next(iteration)
     plans = [item for item in work if isinstance(item, Plan)]
     if not plans:
         ready = Collected(tuple(item for item in work if isinstance(item, Group)), {})
         return lambda: ready
-    return run.ahead.run(partial(run.rollout, stage, plans, iteration))
+    return collector.ahead.run(partial(collector.rollout, stage, plans, iteration))
 
 
 def credit(stage: Stage, groups: Sequence[Group]) -> list[Credited]:

@@ -35,7 +35,7 @@ def test_an_interrupt_is_one_line_and_the_code_of_shells(capsys, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("jaxagent.config.read_run", interrupted)
+    monkeypatch.setattr("jaxagent.run_file.read_run", interrupted)
     assert main(["train"]) == 130
     assert capsys.readouterr().err.startswith("interrupted; a run goes on")
 

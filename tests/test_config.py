@@ -7,9 +7,10 @@ import pytest
 import yaml
 
 from jaxagent.chat.render import find_template
-from jaxagent.config import RunConfig, read_run, write_run
+from jaxagent.config import RunConfig
 from jaxagent.errors import ConfigError
 from jaxagent.recipes.table import RECIPES, find_recipe
+from jaxagent.run_file import read_run, write_run
 
 RUNS = Path(__file__).parents[1] / "configs" / "runs"
 SHIPPED = sorted(path for path in RUNS.glob("*.yaml") if path.stem != "appworld_base")

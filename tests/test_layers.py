@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "jaxagent"
-HOST = ("chat", "envs", "rollout", "rewards", "credit", "skills", "data", "auxlm", "batch")
+HOST = ("chat", "envs", "rollout", "rewards", "credit", "skills", "data", "auxlm", "batch", "monitors")
 DEVICE = ("mesh", "kernels", "model", "decode", "learn")
 JAX = ("jax", "flax", "optax", "orbax")
 

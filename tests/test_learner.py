@@ -1,7 +1,6 @@
 """From samples to optimiser steps: how many, in which order, when they stop; adapters from training to export."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +22,6 @@ from jaxagent.model.params import flat
 from jaxagent.model.spec import LoraSpec
 from jaxagent.model.transformer import create
 from jaxagent.policy import exact_float32
-from jaxagent.runtime import Runtime
 from jaxagent.stage import Term, Update
 from jaxagent.types import Sample
 from tests.decode.engines import SPEC
@@ -273,23 +271,6 @@ def test_adapters_alone_are_trained_reach_the_decoder_and_are_exported(tmp_path)
     adapted = peft.PeftModel.from_pretrained(load(tmp_path / "base"), tmp_path / "adapter")
     for model in (load(tmp_path / "merged"), adapted):
         np.testing.assert_allclose(torch_logprobs(model.eval(), first[0]), now_T, atol=TOLERANCE)
-
-
-def test_a_moving_reference_is_what_the_next_iteration_is_held_to(plain):
-    """Half of itself and half of the policy after each update; a fixed one stays where the stage began."""
-    for keep, share in ((0.5, 0.5), (1.0, 0.0)):
-        learner = make_learner(plain, cases.params(), terms=cases.pg())
-        learner.stage = replace(learner.stage, reference_ema=keep)
-        run = SimpleNamespace(_reference=cases.params(), _average=None, _load_engine=lambda params: None)
-        run._frozen = lambda stage, run=run: {"reference": run._reference}
-        learner.model = replace(learner.model, frozen=run._frozen(learner.stage))
-        start = cases.flat(cases.params())
-        learner.update(segments_of((1,) * 4), seed=(0,))
-        Runtime.hand_off(run, learner)
-        moved = cases.flat(learner.params) - start
-        assert np.abs(moved).max() > 1e-3
-        np.testing.assert_allclose(cases.flat(run._reference) - start, share * moved, atol=1e-6)
-        assert learner.model.frozen["reference"] is run._reference
 
 
 def test_outliers_are_counted_over_the_steps_of_an_iteration():

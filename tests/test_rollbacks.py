@@ -1,6 +1,7 @@
 import pytest
 
-from jaxagent.config import AlarmConfig, CheckpointConfig
+from jaxagent.config import CheckpointConfig
+from jaxagent.monitors.settings import AlarmConfig
 from jaxagent.rollbacks import Rollback, as_json, changed, checkpoints_kept, last_good, read_rollbacks
 from jaxagent.stage import Update
 

@@ -12,10 +12,11 @@ import yaml
 from jaxagent import run
 from jaxagent.chat.render import Renderer
 from jaxagent.chat.tokenizer import load_tokenizer
-from jaxagent.config import RunConfig, write_run
+from jaxagent.config import RunConfig
 from jaxagent.errors import ConfigError, DataError
 from jaxagent.folder_lock import locked
 from jaxagent.prepare import prepare
+from jaxagent.run_file import write_run
 from tests.test_prepare import SFT, read
 
 ROOT = Path(__file__).parents[1]

@@ -15,7 +15,7 @@ from jaxagent.auxlm.endpoint import EndpointBackend, EndpointConfig
 from jaxagent.auxlm.role import Payload, Role
 from jaxagent.auxlm.role import Record as Answer
 from jaxagent.auxlm.stored import StoredBackend
-from jaxagent.config import Record
+from jaxagent.records import Record
 
 
 class EndpointOptions(Record):

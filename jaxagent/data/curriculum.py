@@ -21,9 +21,9 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import Field, model_validator
 
-from jaxagent.config import Record
 from jaxagent.data.tasks import fingerprint, task_names
 from jaxagent.errors import ConfigError, DataError
+from jaxagent.records import Record
 from jaxagent.stage import Plan
 from jaxagent.types import Group, Metrics, Task
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from pydantic import Field
 
-from jaxagent.config import Record
 from jaxagent.envs.sandbox import ApiError, Sandbox, SandboxLimits, SandboxResult
+from jaxagent.records import Record
 
 MAX_NUMBER = 1 << 20  # characters of one number that crosses; the whole message is bounded by the sandbox
 OWN_NAMES = ("_pack", "_unpack", "_answer", "_ENDS", "apis")  # of the judge's namespace

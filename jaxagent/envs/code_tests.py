@@ -18,13 +18,13 @@ from random import Random
 from pydantic import Field, field_validator
 
 from jaxagent.chat.tools import parse_code
-from jaxagent.config import Record
 from jaxagent.envs.code_judge import OWN_NAMES, JudgeLimits, Report, run_tests
 from jaxagent.envs.entry import Entry
 from jaxagent.envs.json_lines import read_records
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.verdicts import verdict_means
 from jaxagent.errors import ConfigError
+from jaxagent.records import Record
 from jaxagent.types import (
     Action,
     Evaluation,

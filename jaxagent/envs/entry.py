@@ -10,9 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from jaxagent.config import Record
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.errors import ConfigError
+from jaxagent.records import Record
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from jaxagent.config import Record
 from jaxagent.envs.entry import Entry, need
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.reference import resolve
 from jaxagent.envs.verdicts import verdict_means
 from jaxagent.errors import ConfigError
+from jaxagent.records import Record
 from jaxagent.types import (
     Action,
     Evaluation,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from jaxagent.config import Record
 from jaxagent.errors import ConfigError, DataError
+from jaxagent.records import Record
 
 R = TypeVar("R", bound=Record)
 

@@ -17,13 +17,13 @@ from random import Random
 
 from pydantic import Field
 
-from jaxagent.config import Record
 from jaxagent.envs.entry import Entry, need
 from jaxagent.envs.json_lines import read_records
 from jaxagent.envs.judge_process import judge
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.verdicts import verdict_means
 from jaxagent.errors import ConfigError, EnvFailure
+from jaxagent.records import Record
 from jaxagent.types import (
     Action,
     Evaluation,

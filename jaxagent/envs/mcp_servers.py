@@ -7,11 +7,11 @@ import os
 
 from pydantic import Field
 
-from jaxagent.config import Record
 from jaxagent.envs.http_client import HttpClient
 from jaxagent.envs.mcp_client import HttpServer, McpServer, handshake
 from jaxagent.envs.mcp_stdio import StdioServer
 from jaxagent.errors import EnvFailure
+from jaxagent.records import Record
 
 
 class McpOptions(Record):

@@ -22,7 +22,6 @@ from typing import Any
 from pydantic import ConfigDict
 
 from jaxagent.chat.tools import parse_tool_calls
-from jaxagent.config import Record
 from jaxagent.envs.entry import Entry
 from jaxagent.envs.http_client import check_url
 from jaxagent.envs.json_lines import read_records
@@ -32,6 +31,7 @@ from jaxagent.envs.protocol import EnvSpec, ScriptedPolicy
 from jaxagent.envs.reference import resolve
 from jaxagent.envs.verdicts import verdict_means
 from jaxagent.errors import ConfigError, EnvFailure
+from jaxagent.records import Record
 from jaxagent.types import (
     Action,
     Evaluation,

@@ -13,11 +13,11 @@ from typing import Any
 
 from pydantic import Field
 
-from jaxagent.config import Record
 from jaxagent.envs.entry import Entry
 from jaxagent.envs.protocol import EnvSpec, check_importable
 from jaxagent.envs.reference import resolve
 from jaxagent.errors import ConfigError
+from jaxagent.records import Record
 
 KEY = "env.options.spec"
 

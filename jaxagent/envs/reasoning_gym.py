@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from jaxagent.config import Record
 from jaxagent.envs.entry import Entry, need
 from jaxagent.envs.judge_process import Answer, judge
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.errors import ConfigError, EnvFailure
+from jaxagent.records import Record
 from jaxagent.types import (
     Action,
     Evaluation,

@@ -17,12 +17,12 @@ from urllib.parse import quote
 
 from pydantic import Field
 
-from jaxagent.config import Record
 from jaxagent.envs.entry import Entry
 from jaxagent.envs.http_client import HttpClient, check_url
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.wire import decode_evaluation, decode_step
 from jaxagent.errors import ConfigError, EnvFailure
+from jaxagent.records import Record
 from jaxagent.types import Action, Evaluation, Message, Prompt, StepResult, Task
 
 

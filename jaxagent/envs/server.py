@@ -21,13 +21,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from jaxagent.config import EnvConfig, read_run
+from jaxagent.config import EnvConfig
 from jaxagent.envs.pool import EnvPool
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.server_http import Listener, Refused
 from jaxagent.envs.server_sessions import Sessions
 from jaxagent.envs.table import find_env
 from jaxagent.errors import ConfigError, JaxagentError
+from jaxagent.run_file import read_run
 from jaxagent.yaml_files import parse_yaml
 
 CONNECTIONS = 64  # open at once beside two for every session: lists of tasks, demonstrations, retries

@@ -17,13 +17,13 @@ from random import Random
 
 from pydantic import Field, model_validator
 
-from jaxagent.config import Record
 from jaxagent.envs.entry import Entry
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.sokoban_board import DIRECTIONS, Level, State, draw, move, placed, read, solved
 from jaxagent.envs.sokoban_levels import make_board, solve
 from jaxagent.envs.verdicts import verdict_means
 from jaxagent.errors import ConfigError
+from jaxagent.records import Record
 from jaxagent.types import (
     Action,
     Evaluation,

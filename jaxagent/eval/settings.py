@@ -15,8 +15,9 @@ from pydantic import Field, model_validator
 
 from jaxagent.auxlm.endpoint import key_fault, url_fault
 from jaxagent.chat.tools import STRICT_JSON
-from jaxagent.config import Record, RunConfig
+from jaxagent.config import RunConfig
 from jaxagent.errors import ConfigError, DataError
+from jaxagent.records import Record
 
 SETTINGS = "settings.json"
 Settings = dict[str, Any]

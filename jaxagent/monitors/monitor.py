@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jaxagent.config import AlarmConfig
 from jaxagent.metrics import lookup
 from jaxagent.monitors.rules import RULES, Rule
+from jaxagent.monitors.settings import AlarmConfig
 from jaxagent.monitors.trends import WINDOW, fallen, outlier, parted
 from jaxagent.types import Metrics
 

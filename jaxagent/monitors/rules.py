@@ -1,5 +1,5 @@
 """What is watched in the metrics of an iteration, and in which words. The order is that in which faults are usually
-found: rewards, lengths, masks, KL and entropy, groups, tools. Thresholds are those of `AlarmThresholds` (config.py).
+found: rewards, lengths, masks, KL and entropy, groups, tools. Thresholds are those of `AlarmThresholds` (settings.py).
 """
 
 from __future__ import annotations

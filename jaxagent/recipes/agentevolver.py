@@ -20,7 +20,6 @@ from jaxagent.auxlm.blocking import ReaderOptions
 from jaxagent.auxlm.client import AuxLM, ScriptedBackend
 from jaxagent.batch.boost import boosted_stage
 from jaxagent.batch.targets import policy_samples, token_mean
-from jaxagent.config import Record
 from jaxagent.credit.attribution import Attribution, Distribution, Fusion, Sigma, Skip, cosine_alpha
 from jaxagent.credit.step_judge import ATTRIBUTE, StepJudge, script_labels
 from jaxagent.data.iteration import IterationOf
@@ -29,6 +28,7 @@ from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.credit import refuse_over_steps
 from jaxagent.recipes.policy import PG, PolicyOptions, policy_recipe, policy_update, task_source
 from jaxagent.recipes.rewards import returns_of
+from jaxagent.records import Record
 from jaxagent.stage import Stage, Term
 
 

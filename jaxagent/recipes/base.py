@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxagent.chat.render import Renderer
-from jaxagent.config import Record
 from jaxagent.data.rollout_store import Origin
 from jaxagent.envs.protocol import EnvSpec
+from jaxagent.records import Record
 from jaxagent.stage import Stage
 from jaxagent.types import Group, Sampling, Task
 

@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from jaxagent.config import Record
 from jaxagent.credit.gvpo import gvpo
 from jaxagent.credit.salt import Key, NodeRules, salt
 from jaxagent.recipes.unread import refuse_unread
+from jaxagent.records import Record
 from jaxagent.stage import Credit
 
 OVER_TRAJECTORIES = {

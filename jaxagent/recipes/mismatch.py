@@ -23,10 +23,10 @@ from jaxagent.batch.mismatch import (
     token_trunc,
     weighted,
 )
-from jaxagent.config import Record
 from jaxagent.errors import ConfigError
 from jaxagent.learn.loss import Loss
 from jaxagent.learn.terms import corrected
+from jaxagent.records import Record
 from jaxagent.rewards.returns import Changed
 from jaxagent.rollout.staleness import sampler_as_old
 from jaxagent.stage import Returns, Stage

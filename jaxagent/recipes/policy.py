@@ -15,7 +15,6 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from jaxagent.batch.targets import token_mean
-from jaxagent.config import Record
 from jaxagent.data.curriculum import CurriculumOptions, CurriculumSource
 from jaxagent.data.stored import StoredSource, open_store
 from jaxagent.data.tasks import TaskSource
@@ -26,6 +25,7 @@ from jaxagent.recipes.mismatch import MismatchOptions, corrected_stage
 from jaxagent.recipes.replay import ReplayOptions
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions
 from jaxagent.recipes.unread import refuse_unread
+from jaxagent.records import Record
 from jaxagent.stage import Source, Stage, Term, Update
 from jaxagent.types import Credited, Sample
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from jaxagent.config import Record
 from jaxagent.data.replay import Priority
 from jaxagent.recipes.unread import refuse_unread
+from jaxagent.records import Record
 
 
 class ReplayOptions(Record):

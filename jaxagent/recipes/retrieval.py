@@ -9,8 +9,8 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from jaxagent.auxlm.endpoint import EndpointBackend, EndpointConfig
-from jaxagent.config import Record
 from jaxagent.recipes.unread import refuse_unread
+from jaxagent.records import Record
 from jaxagent.skills.embed import (
     QWEN3_EMBEDDING,
     EndpointEmbed,

@@ -14,8 +14,8 @@ from pydantic import Field, model_validator
 
 from jaxagent.auxlm.background import Background
 from jaxagent.auxlm.blocking import ReaderOptions
-from jaxagent.config import Record
 from jaxagent.recipes.unread import refuse_unread
+from jaxagent.records import Record
 from jaxagent.rewards import shaping, truncation
 from jaxagent.rewards.judge import Combine, Criterion, Fallback, Judge
 from jaxagent.rewards.outcome import score, success, test_fraction, zero_on

@@ -21,7 +21,6 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from jaxagent.batch.targets import imitation_samples
-from jaxagent.config import Record
 from jaxagent.data.chains import ChainShape, ChainSource
 from jaxagent.data.selection import Select, selecting, selection, selection_metrics, skilled_chains, solved
 from jaxagent.data.tasks import TaskSource
@@ -30,6 +29,7 @@ from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions, returns_of
 from jaxagent.recipes.sft import WEIGHTS
 from jaxagent.recipes.unread import refuse_unread
+from jaxagent.records import Record
 from jaxagent.skills.hand_on import HEADINGS, handing_on
 from jaxagent.stage import FollowUp, Plan, Source, Stage, Term, Update
 from jaxagent.types import Group

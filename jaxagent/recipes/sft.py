@@ -23,7 +23,6 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from jaxagent.batch.targets import imitation_samples, seq_mean_token_mean, token_mean
-from jaxagent.config import Record
 from jaxagent.data.chains import scenarios
 from jaxagent.data.conversations import conversation, read_conversations
 from jaxagent.data.demos import DemoSource
@@ -34,6 +33,7 @@ from jaxagent.errors import DataError
 from jaxagent.learn.terms import cross_entropy
 from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.unread import refuse_unread
+from jaxagent.records import Record
 from jaxagent.skills.hand_on import HEADINGS, ChainExpert, handing_on
 from jaxagent.stage import Stage, Term, Update
 from jaxagent.types import ExecStatus, Group, Metrics, Task, Trajectory

@@ -14,7 +14,6 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from jaxagent.batch.targets import policy_samples, seq_mean_token_mean
-from jaxagent.config import Record
 from jaxagent.credit.group import group_mean, leave_one_out
 from jaxagent.credit.step_returns import Baseline, step_returns
 from jaxagent.learn.terms import clipped_pg
@@ -22,6 +21,7 @@ from jaxagent.recipes.base import Materials
 from jaxagent.recipes.credit import refuse_over_steps
 from jaxagent.recipes.policy import PolicyOptions, policy_recipe, policy_update, task_source
 from jaxagent.recipes.rewards import RewardOptions, SubgoalOptions, returns_of
+from jaxagent.records import Record
 from jaxagent.rewards.step_rewards import Rewards, StepRewards
 from jaxagent.rewards.subgoals import progress_shaping
 from jaxagent.stage import Stage, Term

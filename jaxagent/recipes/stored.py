@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from jaxagent.config import Record
 from jaxagent.data.replay import ReplayRules, replayed
 from jaxagent.data.stored import reads_a_store
 from jaxagent.errors import ConfigError
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.policy import PolicyOptions
+from jaxagent.records import Record
 from jaxagent.stage import Stage
 
 

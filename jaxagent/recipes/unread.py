@@ -4,7 +4,7 @@ refused with the reason. A default that nobody wrote is never refused.
 
 from __future__ import annotations
 
-from jaxagent.config import Record
+from jaxagent.records import Record
 
 
 def refuse_unread(options: Record, *names: str, read: bool, when: str) -> None:

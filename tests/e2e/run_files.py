@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from jaxagent.config import RunConfig, read_run
+from jaxagent.config import RunConfig
+from jaxagent.run_file import read_run
 
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "configs" / "runs"

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from jaxagent.cli import main
-from jaxagent.config import write_run
+from jaxagent.run_file import write_run
 from tests.e2e.run_files import SMALL_MODEL
 from tests.test_prepare import LOOP, read
 

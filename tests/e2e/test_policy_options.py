@@ -2,9 +2,9 @@
 
 import pytest
 
-from jaxagent.config import read_run
 from jaxagent.metrics import read_metrics
 from jaxagent.run import run_training
+from jaxagent.run_file import read_run
 from tests.e2e.run_files import RUNS
 from tests.e2e.test_presets import shrunk
 

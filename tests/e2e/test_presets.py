@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from jaxagent.config import read_run
 from jaxagent.metrics import read_metrics
 from jaxagent.recipes.table import find_recipe
 from jaxagent.run import run_training
+from jaxagent.run_file import read_run
 from tests.e2e.run_files import RUNS, SMALL
 
 ALL = sorted(path.stem for path in RUNS.glob("world_*.yaml"))

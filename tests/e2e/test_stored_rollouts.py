@@ -13,6 +13,7 @@ from jaxagent.data.rollout_store import FILE, RolloutStore
 from jaxagent.errors import ConfigError
 from jaxagent.metrics import read_metrics
 from jaxagent.preemption import EXIT_PREEMPTED
+from jaxagent.run_log import RunLog
 from jaxagent.runtime import Runtime
 from tests.e2e.run_files import small_run
 
@@ -102,14 +103,11 @@ def test_the_store_holds_what_the_run_counted(kept):
     ("every", "rolls_out", "expected"), [(1, True, [0, 1, 2, 3]), (3, True, [0, 3]), (1, False, [])]
 )
 def test_every_nth_iteration_is_kept_of_stages_that_roll_out(every, rolls_out, expected):
-    kept = []
-    keeper = SimpleNamespace(
-        _kept=SimpleNamespace(write=lambda groups, iteration, stage: kept.append(iteration)),
-        _rolls_out=rolls_out,
-        _stage=(0, "rl"),
-        config=SimpleNamespace(keep_rollouts=every),
-    )
-    for keeper.iterations in range(4):
+    kept, log = [], object.__new__(RunLog)
+    log._config = SimpleNamespace(keep_rollouts=every)
+    log._kept = SimpleNamespace(write=lambda groups, iteration, stage: kept.append(iteration))
+    keeper = SimpleNamespace(log=log, _rolls_out=rolls_out, state=SimpleNamespace(name="rl"))
+    for keeper.state.iterations in range(4):
         Runtime.keep(keeper, [])
     assert kept == expected
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from jaxagent.config import read_run
 from jaxagent.envs.pool import EnvPool
 from jaxagent.envs.table import find_env
 from jaxagent.errors import ConfigError
+from jaxagent.run_file import read_run
 from jaxagent.types import Action
 from tests.envs.contract import check_contract
 
@@ -50,7 +50,7 @@ def test_the_run_file_names_the_example():
 
 MODULE = """
 from functools import partial
-from jaxagent.config import Record
+from jaxagent.records import Record
 from jaxagent.envs.doors import DOORS
 from jaxagent.envs.entry import Entry
 from dataclasses import replace

@@ -14,13 +14,13 @@ from flax import nnx
 
 from jaxagent.chat.render import Renderer
 from jaxagent.chat.tokenizer import load_tokenizer
-from jaxagent.config import read_run
 from jaxagent.envs.doors import DOORS
 from jaxagent.errors import DataError
 from jaxagent.model.gguf import convert, smollm2_path
 from jaxagent.model.hf import load_hf
 from jaxagent.model.transformer import abstract
 from jaxagent.rollout.demonstrate import play
+from jaxagent.run_file import read_run
 
 pytestmark = pytest.mark.slow
 RUN = Path(__file__).parents[2] / "configs" / "runs" / "smollm2_doors.yaml"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from jaxagent.config import AlarmConfig, AlarmThresholds
 from jaxagent.monitors.monitor import Monitor
 from jaxagent.monitors.rules import RULES
+from jaxagent.monitors.settings import AlarmConfig, AlarmThresholds
 
 # What an iteration of a healthy run looks like: every number that a rule reads.
 HEALTHY = {

@@ -7,11 +7,11 @@ import random
 import numpy as np
 import pytest
 
-from jaxagent.config import RolloutConfig
 from jaxagent.envs.inline_pool import InlinePool
 from jaxagent.envs.pool import Deadlines, EnvPool
 from jaxagent.errors import ConfigError, EnvFailure, RolloutError
 from jaxagent.rollout.plans import Held, Quorum, RolloutRules, run_plans
+from jaxagent.rollout.settings import RolloutConfig
 from jaxagent.rollouts import rules_of
 from jaxagent.stage import Plan
 from jaxagent.types import Prompt, Status, Task, Trajectory

@@ -1,7 +1,7 @@
 import pytest
 
-from jaxagent.config import RolloutConfig
 from jaxagent.errors import ConfigError
+from jaxagent.rollout.settings import RolloutConfig
 from jaxagent.rollout.temperature import linear
 from jaxagent.stage import Stage, Update
 from jaxagent.types import Sampling

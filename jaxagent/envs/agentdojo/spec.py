@@ -14,13 +14,13 @@ from random import Random
 from typing import Literal
 
 from jaxagent.chat.tools import parse_tool_calls
-from jaxagent.config import Record
 from jaxagent.envs.agentdojo.env import ROUNDS, AgentDojoEnv
 from jaxagent.envs.agentdojo.expert import Expert
 from jaxagent.envs.agentdojo.tasks import tasks
 from jaxagent.envs.entry import Entry
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.errors import ConfigError
+from jaxagent.records import Record
 from jaxagent.types import Action, Message, Metrics, Prompt, StepResult, Task, Trajectory
 
 NEEDED = ("agentdojo", "anthropic", "cohere", "deepdiff", "docstring_parser", "dotenv", "email_validator")

@@ -12,7 +12,6 @@ from typing import Literal
 
 from pydantic import Field
 
-from jaxagent.config import Record
 from jaxagent.envs.alfworld.engine import INSTALL
 from jaxagent.envs.alfworld.env import AlfworldEnv, AnchorName, EngineName
 from jaxagent.envs.alfworld.games import SPLITS, TYPES, Game, Type, data_folder, official_tasks, read_game
@@ -21,6 +20,7 @@ from jaxagent.envs.commands import USAGE, Player, Style, parse_command
 from jaxagent.envs.entry import Entry, data_path, need
 from jaxagent.envs.protocol import EnvSpec, ScriptedPolicy
 from jaxagent.errors import ConfigError
+from jaxagent.records import Record
 from jaxagent.types import Message, Metrics, Prompt, StepResult, Task, Trajectory
 
 SHORT: dict[str, str] = dict(zip(TYPES, ("pick", "look", "clean", "heat", "cool", "pick_two"), strict=True))

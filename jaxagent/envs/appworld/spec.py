@@ -15,7 +15,6 @@ from pathlib import Path
 from pydantic import Field
 
 from jaxagent.chat.tools import parse_code
-from jaxagent.config import Record
 from jaxagent.envs.appworld.env import GRACE_S, AppWorldEnv, Settings
 from jaxagent.envs.appworld.expert import expert
 from jaxagent.envs.appworld.prompt import observe, prompt
@@ -25,6 +24,7 @@ from jaxagent.envs.entry import Entry, data_path
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.verdicts import verdict_means
 from jaxagent.errors import ConfigError
+from jaxagent.records import Record
 from jaxagent.types import Metrics, Trajectory
 
 PYTHON, ROOT = "JAXAGENT_APPWORLD_PYTHON", "APPWORLD_ROOT"

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from functools import partial
 from random import Random
 
-from jaxagent.config import Record
 from jaxagent.envs.bfcl import data
 from jaxagent.envs.bfcl.calls import Format, parse_hermes, parse_python
 from jaxagent.envs.bfcl.env import STEPS, BfclEnv
@@ -18,6 +17,7 @@ from jaxagent.envs.bfcl.expert import Expert
 from jaxagent.envs.bfcl.tools import Describe, listing, offered, tool
 from jaxagent.envs.entry import Entry
 from jaxagent.envs.protocol import EnvSpec
+from jaxagent.records import Record
 from jaxagent.types import Message, Metrics, Prompt, StepResult, Task, Trajectory
 
 TURNS = 8  # of the longest conversation

@@ -12,7 +12,6 @@ from typing import Literal
 from pydantic import Field
 
 from jaxagent.chat.tags import after_thinking, first_tag
-from jaxagent.config import Record
 from jaxagent.envs.entry import Entry
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.scienceworld.env import ScienceWorld, world_of
@@ -20,6 +19,7 @@ from jaxagent.envs.scienceworld.java import check_java
 from jaxagent.envs.scienceworld.splits import VARIATIONS, split_of
 from jaxagent.envs.scienceworld.worlds import recorded
 from jaxagent.errors import ConfigError
+from jaxagent.records import Record
 from jaxagent.types import Action, Message, Metrics, Prompt, StepResult, Task, Trajectory
 
 STEP_S = 30.0

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from jaxagent.config import Record
+from jaxagent.records import Record
 
 
 class SearchQaOptions(Record):

@@ -11,7 +11,6 @@ from pydantic import model_validator
 
 from jaxagent.auxlm.blocking import EndpointOptions
 from jaxagent.chat.tools import parse_tool_calls
-from jaxagent.config import Record
 from jaxagent.envs.entry import Entry
 from jaxagent.envs.pool import Deadlines
 from jaxagent.envs.protocol import EnvSpec
@@ -19,6 +18,7 @@ from jaxagent.envs.tau2.data import Domain, find_domain
 from jaxagent.envs.tau2.env import Players, Tau2
 from jaxagent.envs.tau2.expert import Expert
 from jaxagent.errors import ConfigError
+from jaxagent.records import Record
 from jaxagent.types import Message, Metrics, Prompt, StepResult, Task, Trajectory
 
 MAX_STEPS = 100  # agent messages; upstream ends after 200 messages of agent, user and tools together

@@ -9,7 +9,6 @@ from typing import Literal
 
 from pydantic import Field
 
-from jaxagent.config import Record
 from jaxagent.envs.commands import USAGE, Player, Style, parse_command
 from jaxagent.envs.entry import Entry, need
 from jaxagent.envs.protocol import EnvSpec, ScriptedPolicy
@@ -17,6 +16,7 @@ from jaxagent.envs.textworld.env import INSTALL, TextWorldEnv
 from jaxagent.envs.textworld.making import Recipe, about
 from jaxagent.envs.verdicts import verdict_means
 from jaxagent.errors import ConfigError
+from jaxagent.records import Record
 from jaxagent.types import Message, Metrics, Prompt, StepResult, Task, Trajectory
 
 Kind = Literal["cooking", "simple", "coin_collector", "treasure_hunter", "custom"]

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Literal
 
 from jaxagent.chat.tools import parse_code
-from jaxagent.config import Record
 from jaxagent.envs.entry import Entry
 from jaxagent.envs.protocol import EnvSpec, as_user
 from jaxagent.envs.world.env import WorldEnv
@@ -15,6 +14,7 @@ from jaxagent.envs.world.functions import chain_policy
 from jaxagent.envs.world.inline import InlineSandbox
 from jaxagent.envs.world.tasks import LEVELS, tasks
 from jaxagent.errors import ConfigError
+from jaxagent.records import Record
 from jaxagent.types import Message, Prompt, StepResult, Task
 
 RULES = """\

@@ -7,13 +7,13 @@ from random import Random
 
 import pytest
 
-from jaxagent.config import read_run
 from jaxagent.envs.appworld.expert import expert
 from jaxagent.envs.appworld.prompt import demonstration, prompt
 from jaxagent.envs.appworld.spec import PYTHON, ROOT, metrics
 from jaxagent.envs.table import find_env
 from jaxagent.errors import ConfigError
 from jaxagent.prepare import prepare
+from jaxagent.run_file import read_run
 from jaxagent.types import Evaluation, Message, Status, StepResult, Task, Trajectory
 
 RUNS = Path(__file__).parents[3] / "configs" / "runs"
