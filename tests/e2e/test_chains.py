@@ -70,10 +70,11 @@ def test_a_stopped_run_goes_on_to_the_same_parameters(whole, tmp_path, monkeypat
     calls = []
 
     def stop(self, stages, done, metrics):
-        usual(self, stages, done, metrics)
+        place = usual(self, stages, done, metrics)
         calls.append(done)
         if len(calls) == 5:  # after the second iteration of chains
             raise KeyboardInterrupt
+        return place
 
     monkeypatch.setattr(Runtime, "finish_iteration", stop)
     with pytest.raises(KeyboardInterrupt):
