@@ -227,3 +227,14 @@ def test_lags_that_cannot_work(tmp_path, rollout, other, message):
     values = SMALLEST | other | {"rollout": SMALLEST["rollout"] | rollout}
     with pytest.raises(ConfigError, match=message):
         read_run(written(tmp_path, values))
+
+
+def test_a_study_names_run_files_and_methods_that_exist():
+    for path in RUNS.parent.joinpath("studies").glob("*.yaml"):
+        study = yaml.safe_load(path.read_text())
+        names = [method["name"] for method in study["methods"]]
+        assert len(set(names)) == len(names)
+        for file in (study["warm"], *(method["run"] for method in study["methods"])):
+            assert (path.parent / file).is_file(), file
+        for claim in study["claims"]:
+            assert {claim["better"], claim["worse"]} <= set(names), claim["name"]
