@@ -32,17 +32,24 @@ ONE_CORE = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "JAX_PLATFORMS": 
 
 
 class Method(Record):
-    """run: a run file, relative to the study. overrides: of this method only, after the study's."""
+    """run: a run file, relative to the study. overrides: of this method only, after the study's.
+
+    own_warm_start: train the run file's warm start instead of taking the shared one (SAGE begins with episodes that
+    define and reuse functions).
+    """
 
     name: str
     run: str
+    own_warm_start: bool = False
     overrides: tuple[str, ...] = ()
 
 
 class Study(Record):
-    """warm: the run file whose warm start all share. overrides: of every method's run."""
+    """warm: the run file whose warm start all share. iterations: of the last stage of every method's run; earlier ones
+    (value pre-training, a cold start) come on top. overrides: of every method's run."""
 
     warm: str
+    iterations: int
     overrides: tuple[str, ...] = ()
     methods: tuple[Method, ...]
     claims: tuple[Claim, ...] = ()
@@ -70,17 +77,16 @@ def warm_job(study: Study, home: Path, out: Path, seed: int) -> Job:
 
 def method_job(study: Study, method: Method, home: Path, out: Path, seed: int, overrides: list[str]) -> Job:
     folder = out / slug(method.name) / str(seed)
-    shared = [
+    warmed = [
         "warm_start=[]",
         f"model.source={out}/warm/{seed}/export",
         "tokenizer={source: model, template: plain}",
-        "export=false",
-        f"seed={seed}",
-        f"run_dir={folder}",
     ]
-    return Job(
-        read_run(home / method.run, [*shared, *study.overrides, *method.overrides, *overrides]), folder
-    )
+    shared = ["export=false", f"seed={seed}", f"run_dir={folder}", *(() if method.own_warm_start else warmed)]
+    last = len(read_run(home / method.run).stages) - 1
+    length = f"stages.{last}.options.iterations={study.iterations}"
+    chosen = [*shared, length, *study.overrides, *method.overrides, *overrides]
+    return Job(read_run(home / method.run, chosen), folder)
 
 
 def slug(name: str) -> str:
