@@ -48,7 +48,7 @@ class Asked:
     def __call__(self, segments, *, weights):
         self.asked.append((weights, [len(s.ids_T) for s in segments]))
         places = [np.arange(len(s.ids_T), dtype=np.float32) for s in segments]
-        return [TokenScores(-place_T, place_T * 10 if self.valued else None) for place_T in places]
+        return [TokenScores(-p_T, p_T * 0, p_T * 10 if self.valued else None) for p_T in places]
 
 
 def test_streams_of_the_same_parameters_share_a_pass():
