@@ -6,10 +6,9 @@ correction of a mismatch, entropy, imitation of solved episodes) is then done fo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -24,22 +23,20 @@ from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.mismatch import MismatchOptions, corrected_stage
 from jaxagent.recipes.replay import ReplayOptions
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions
+from jaxagent.recipes.steps import StepOptions, update_of
 from jaxagent.recipes.unread import refuse_unread
-from jaxagent.records import Record
 from jaxagent.stage import Source, Stage, Term, Update
 from jaxagent.types import Credited, Sample
 
 PG = "pg"  # the policy term of every recipe
 
 
-class PolicyOptions(Record):
+class PolicyOptions(StepOptions):
     """An iteration rolls out `tasks` x `group_size` episodes. A recipe restates a default where its paper differs.
 
     reward: an outcome's name, or a record of an outcome and shaping terms (recipes/rewards.py).
     rollouts_from: a run folder or store whose rollouts are trained on instead of new ones (data/rollout_store.py).
     replay: earlier trajectories beside the new ones (recipes/replay.py).
-    minibatch: trajectories of an optimiser step; 0 is all of them.
-    schedule: of the learning rate, over the stage's optimiser steps, after `warmup_steps`.
     pool: train on the first so many tasks of the split; 0 is all. What learns from a task's earlier episodes (a
           curriculum, a task's skills) needs tasks that return.
     curriculum: draw tasks by what the policy can do (data/curriculum.py); without one, every task once an epoch.
@@ -55,13 +52,6 @@ class PolicyOptions(Record):
     reward: OutcomeName | RewardOptions = "test_fraction"
     rollouts_from: str = ""
     replay: ReplayOptions | None = None
-    epochs: int = Field(1, ge=1)
-    minibatch: int = Field(0, ge=0)
-    learning_rate: float = Field(1e-6, gt=0)
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_steps: int = Field(0, ge=0)
-    weight_decay: float = Field(0.01, ge=0)
-    max_grad_norm: float = Field(1.0, ge=0)
     pool: int = Field(0, ge=0)
     curriculum: CurriculumOptions | None = None
     kl_stop: float = Field(0.0, ge=0)
@@ -103,17 +93,8 @@ def drawn(options: PolicyOptions, materials: Materials, tasks: int) -> TaskSourc
 
 
 def policy_update(options: PolicyOptions) -> Update:
-    rollouts = options.tasks * options.group_size
-    return Update(
-        learning_rate=options.learning_rate,
-        schedule=options.schedule,
-        warmup_steps=options.warmup_steps,
-        # Dropped and filtered rollouts make fewer steps than this: a decay then ends a little above zero.
-        steps_per_iteration=options.epochs * math.ceil(rollouts / (options.minibatch or rollouts)),
-        epochs=options.epochs,
-        minibatch=options.minibatch,
-        weight_decay=options.weight_decay,
-        max_grad_norm=options.max_grad_norm,
+    return replace(
+        update_of(options, options.tasks * options.group_size),
         kl_stop=options.kl_stop,
         outlier_sigma=options.grad_outlier_sigma,
     )

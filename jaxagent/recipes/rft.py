@@ -13,7 +13,6 @@ an earlier one. Stored and expert episodes are the sft recipe's, with `keep: suc
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
@@ -28,17 +27,16 @@ from jaxagent.learn.terms import cross_entropy
 from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions, returns_of
 from jaxagent.recipes.sft import WEIGHTS
+from jaxagent.recipes.steps import StepOptions, update_of
 from jaxagent.recipes.unread import refuse_unread
-from jaxagent.records import Record
 from jaxagent.skills.hand_on import HEADINGS, handing_on
-from jaxagent.stage import FollowUp, Plan, Source, Stage, Term, Update
+from jaxagent.stage import FollowUp, Plan, Source, Stage, Term
 from jaxagent.types import Group
 
 
-class RftOptions(Record):
+class RftOptions(StepOptions):
     """tasks: of an iteration; with chains, scenarios. reward: logged only, for the raw verdict selects.
 
-    minibatch: episodes of an optimiser step; 0 is all of them.
     tries: rollouts of a task without a success; 0 is `group_size`. max_per_task: 0 keeps every success.
     balance: tasks with fewer successes than others are repeated. weigh: by token, or every trajectory the same.
     """
@@ -57,10 +55,7 @@ class RftOptions(Record):
     epochs: int = Field(3, ge=1)
     minibatch: int = Field(16, ge=0)
     learning_rate: float = Field(5e-5, gt=0)
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_steps: int = Field(0, ge=0)
     weight_decay: float = Field(0.0, ge=0)
-    max_grad_norm: float = Field(1.0, ge=0)
 
     @model_validator(mode="after")
     def _fits(self) -> RftOptions:
@@ -89,23 +84,13 @@ def stage(options: RftOptions, materials: Materials) -> Stage:
         terms={"ce": Term(cross_entropy(), WEIGHTS[options.weigh])},
         sampling=materials.sampling,
         follow_up=follow_up,
-        update=_update(options),
+        update=update_of(options, _most(options)),
     )
 
 
-def _update(options: RftOptions) -> Update:
-    most = options.tasks * options.chain_len * (options.max_per_task or options.group_size)
-    return Update(
-        learning_rate=options.learning_rate,
-        schedule=options.schedule,
-        warmup_steps=options.warmup_steps,
-        # Few tasks give as many successes as may be kept: a decay then ends above zero.
-        steps_per_iteration=options.epochs * math.ceil(most / (options.minibatch or most)),
-        epochs=options.epochs,
-        minibatch=options.minibatch,
-        weight_decay=options.weight_decay,
-        max_grad_norm=options.max_grad_norm,
-    )
+def _most(options: RftOptions) -> int:
+    """Episodes that an iteration may keep; few tasks give as many successes."""
+    return options.tasks * options.chain_len * (options.max_per_task or options.group_size)
 
 
 def _source(options: RftOptions, materials: Materials) -> tuple[Source, FollowUp | None]:

@@ -10,7 +10,7 @@ from jaxagent import run
 from jaxagent.checkpoint import Checkpointer
 from jaxagent.metrics import read_metrics
 from jaxagent.preemption import EXIT_PREEMPTED
-from tests.e2e.run_files import small_run
+from tests.e2e.run_files import StopAfter, small_run
 from tests.e2e.test_presets import shrunk
 
 BARE = ("checkpoint.every=1", "export=true", "model.critic={hidden: [8]}", "stages.1.options.minibatch=4")
@@ -23,23 +23,6 @@ LORA = ("model.lora={rank: 2, alpha: 4}", "stages.1.options.bootstrap_truncated=
 def config(folder, *more):
     overrides = [*shrunk("world_ppo_token"), *BARE, *PENALTY, *more]
     return small_run("world_ppo_token", folder, *overrides)
-
-
-class StopAfter:
-    """A preemption that is requested as soon as so many iterations are recorded."""
-
-    def __init__(self, folder, lines):
-        self.record, self.lines = folder / "metrics.jsonl", lines
-
-    @property
-    def requested(self):
-        return self.record.exists() and self.record.read_text().count("\n") >= self.lines
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
 
 
 def arrays(folder):

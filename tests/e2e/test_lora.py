@@ -5,34 +5,17 @@ from safetensors.numpy import load_file
 
 from jaxagent import run
 from jaxagent.preemption import EXIT_PREEMPTED
-from tests.e2e.run_files import small_run
+from tests.e2e.run_files import StopAfter, small_run
 
 LORA = ("model.lora={rank: 2, alpha: 4}", "stages.0.options.kl_in=loss", "stages.0.options.entropy_coef=0.1")
 SHORT = ("warm_start=[]", "eval.splits=[]", "checkpoint.every=1", "stages.0.options.iterations=3")
-
-
-class StopAfterOneLine:
-    """A preemption that is requested as soon as the first iteration is recorded."""
-
-    def __init__(self, folder):
-        self.record = folder / "metrics.jsonl"
-
-    @property
-    def requested(self):
-        return self.record.exists() and bool(self.record.read_text())
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
 
 
 def test_adapters_and_their_reference_survive_a_stop(tmp_path, monkeypatch):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert run.run_training(small_run("world_grpo", whole, *LORA, *SHORT)) == 0
     with monkeypatch.context() as patched:
-        patched.setattr(run, "Preemption", lambda: StopAfterOneLine(stopped))
+        patched.setattr(run, "Preemption", lambda: StopAfter(stopped, 1))
         assert run.run_training(small_run("world_grpo", stopped, *LORA, *SHORT)) == EXIT_PREEMPTED
     assert not (stopped / "export").exists()
     assert run.run_training(small_run("world_grpo", stopped, *LORA, *SHORT)) == 0

@@ -15,26 +15,9 @@ from jaxagent.metrics import read_metrics
 from jaxagent.preemption import EXIT_PREEMPTED
 from jaxagent.run_log import RunLog
 from jaxagent.runtime import Runtime
-from tests.e2e.run_files import small_run
+from tests.e2e.run_files import StopAfter, small_run
 
 SHORT = ("warm_start=[]", "eval.splits=[]", "checkpoint.every=1", "stages.0.options.iterations=3")
-
-
-class StopAfter:
-    """A preemption that is requested as soon as so many iterations are recorded."""
-
-    def __init__(self, folder, lines):
-        self.record, self.lines = folder / "metrics.jsonl", lines
-
-    @property
-    def requested(self):
-        return self.record.exists() and self.record.read_text().count("\n") >= self.lines
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
 
 
 def replaying(folder):

@@ -1,0 +1,40 @@
+"""How a recipe's samples become optimiser steps: the options that all recipes share whose policy plays episodes."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from pydantic import Field
+
+from jaxagent.records import Record
+from jaxagent.stage import Update
+
+
+class StepOptions(Record):
+    """minibatch: episodes of an optimiser step; 0 is all of them.
+
+    schedule: of the learning rate, over the stage's optimiser steps, after `warmup_steps`.
+    """
+
+    epochs: int = Field(1, ge=1)
+    minibatch: int = Field(0, ge=0)
+    learning_rate: float = Field(1e-6, gt=0)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: int = Field(0, ge=0)
+    weight_decay: float = Field(0.01, ge=0)
+    max_grad_norm: float = Field(1.0, ge=0)
+
+
+def update_of(options: StepOptions, episodes: int) -> Update:
+    """episodes: of an iteration, at most. Fewer of them make fewer steps: a decay then ends a little above zero."""
+    return Update(
+        learning_rate=options.learning_rate,
+        schedule=options.schedule,
+        warmup_steps=options.warmup_steps,
+        steps_per_iteration=options.epochs * math.ceil(episodes / (options.minibatch or episodes)),
+        epochs=options.epochs,
+        minibatch=options.minibatch,
+        weight_decay=options.weight_decay,
+        max_grad_norm=options.max_grad_norm,
+    )
