@@ -14,8 +14,7 @@ from jaxagent.metrics import read_metrics
 from jaxagent.model.spec import ModelSpec
 from jaxagent.model.transformer import create
 from jaxagent.preemption import EXIT_PREEMPTED
-from tests.e2e.run_files import SMALL_MODEL, small_run
-from tests.e2e.test_lora import StopAfterOneLine
+from tests.e2e.run_files import SMALL_MODEL, StopAfter, small_run
 
 SHORT = (
     "warm_start=[]",
@@ -42,7 +41,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, monkeypatch, name, ove
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert run.run_training(small_run(name, whole, *SHORT, *AGAIN, *overrides)) == 0
     with monkeypatch.context() as patched:
-        patched.setattr(run, "Preemption", lambda: StopAfterOneLine(stopped))
+        patched.setattr(run, "Preemption", lambda: StopAfter(stopped, 1))
         assert run.run_training(small_run(name, stopped, *SHORT, *AGAIN, *overrides)) == EXIT_PREEMPTED
     assert run.run_training(small_run(name, stopped, *SHORT, *AGAIN, *overrides)) == 0
     one, other = exported(whole), exported(stopped)
