@@ -15,6 +15,7 @@ from pathlib import Path
 
 from jaxagent.clock import Clock
 from jaxagent.errors import ConfigError, DataError, DivergenceError, RolloutError
+from jaxagent.huge_pages import ask_for_huge_pages
 
 ROOT = Path(__file__).parents[1]
 EXIT_INTERRUPTED = 130  # what shells call the end by SIGINT
@@ -234,5 +235,11 @@ def _add_eval(sub: argparse.ArgumentParser) -> None:
     server.add_argument("--chips", type=int, metavar="N", help="chips that the server holds, for the cost")
 
 
+def program() -> int:
+    """`main` as a process of its own."""
+    ask_for_huge_pages()
+    return main()
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program())

@@ -117,14 +117,15 @@ def build_engine(prepared: Prepared, policy: Policy, meter: Meter) -> Engine:
     rollout = prepared.config.rollout
     lengths = tuple(sorted({*rollout.cache_buckets, rollout.context}))
     queries = sorted({min(size, rollout.context) for size in rollout.query_buckets})
-    rows = tuple(sorted({min(8, rollout.slots), rollout.slots}))
+    prefilled = sorted({min(rows, rollout.slots) for rows in rollout.prefill_rows})
+    decoded = sorted({min(rows, rollout.slots) for rows in (*rollout.decode_rows, rollout.slots)})
     return Engine(
         policy.graphdef,
         prepared.model,
         slots=rollout.slots,
         buckets=Buckets(
-            prefill=tuple((rollout.prefill_rows, size) for size in queries),
-            decode=rows,
+            prefill=tuple((rows, size) for rows in prefilled for size in queries),
+            decode=tuple(decoded),
             lengths=lengths,
         ),
         tokens=rollout.tokens_per_call,

@@ -18,7 +18,9 @@ class RolloutConfig(Record):
     """Limits of an episode and size of the decoder. `context` and `max_tokens` are in tokens.
 
     slots: sessions whose KV is kept, and live episodes. cache_buckets: shorter cache lengths that are compiled too.
-    query_buckets, prefill_rows: shapes of prefill calls. tokens_per_call: tokens sampled before new requests join.
+    query_buckets, prefill_rows: shapes of prefill calls; one is compiled for every pair. decode_rows: sizes of decode
+                   calls besides `slots`, for when few sessions are at work. tokens_per_call: tokens sampled before
+                   new requests join.
     retries: of an episode whose environment failed. step_seconds: deadline of one action; 0 is the environment's own.
     quorum: share of an iteration's episodes that must end, `quorum_per_task` of every task among them (one rollout has
             no baseline); the rest is cut and dropped.
@@ -33,7 +35,8 @@ class RolloutConfig(Record):
     slots: int = Field(default=32, ge=1)
     cache_buckets: tuple[int, ...] = ()
     query_buckets: tuple[int, ...] = (32, 128)
-    prefill_rows: int = Field(default=8, ge=1)
+    prefill_rows: tuple[int, ...] = (8,)
+    decode_rows: tuple[int, ...] = (8,)
     tokens_per_call: int = Field(default=16, ge=1)
     temperature: float = Field(default=1.0, ge=0, le=10_000)
     temperature_schedule: TemperatureConfig | None = None
@@ -58,10 +61,10 @@ class RolloutConfig(Record):
             raise ValueError(
                 f"cache_buckets={list(self.cache_buckets)}: expected sizes from 1 to context={self.context}"
             )
-        if min(self.query_buckets, default=0) < 1:
-            raise ValueError(
-                f"query_buckets={list(self.query_buckets)}: expected one size or more, each at least 1"
-            )
+        for name in ("query_buckets", "prefill_rows", "decode_rows"):
+            sizes = getattr(self, name)
+            if min(sizes, default=0) < 1:
+                raise ValueError(f"{name}={list(sizes)}: expected one size or more, each at least 1")
         if self.partial and (self.quorum == 1 or self.max_lag not in (1, 2)):
             raise ValueError(
                 f"partial needs a quorum below 1 (got {self.quorum:g}) and max_lag 1, or 2 to play ahead as well (got "
