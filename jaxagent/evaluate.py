@@ -24,12 +24,13 @@ from jaxagent.errors import ConfigError
 from jaxagent.eval.cost import flop_metrics, time_metrics
 from jaxagent.eval.episodes import episode_of
 from jaxagent.eval.ledger import Ledger, check_tasks
-from jaxagent.eval.runner import EvalResult, Rollout, evaluate
+from jaxagent.eval.runner import EvalResult, evaluate
 from jaxagent.eval.settings import SETTINGS, Asked, check_folder, read_json, recorded, write_json
 from jaxagent.evaluations import EVAL_SEED, measuring
 from jaxagent.folder_lock import locked
+from jaxagent.plan import Plan
 from jaxagent.provenance import commit
-from jaxagent.stage import Plan
+from jaxagent.stage import Rollout
 from jaxagent.types import Group, Sampling, Task, Trajectory
 
 RESULT, EPISODES, OPENED = "result.json", "episodes", "opened.json"

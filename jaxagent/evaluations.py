@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jaxagent.config import RunConfig
-from jaxagent.eval.runner import EvalResult, Rollout
+from jaxagent.eval.runner import EvalResult
+from jaxagent.plan import Plan
 from jaxagent.prepare import Prepared
 from jaxagent.rollouts import Rollouts, Through
-from jaxagent.stage import Opening, Plan
+from jaxagent.stage import Rollout
 from jaxagent.types import Group, Sampling, Task
 
 START = "start"
@@ -40,15 +40,6 @@ def measuring(
         return collected.groups
 
     return rollout
-
-
-def opened(rollout: Rollout, opening: Opening) -> Rollout:
-    """The same plans, every episode opened by `opening`."""
-
-    async def changed(plans: Sequence[Plan], rule: Sampling) -> Sequence[Group]:
-        return await rollout([replace(plan, prompt=partial(opening, plan.task)) for plan in plans], rule)
-
-    return changed
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,14 @@ from jaxagent.config import RunConfig
 from jaxagent.envs.pool import Deadlines, EnvPool
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.ray_pool import RayCluster, open_ray_pool
+from jaxagent.plan import Plan
 from jaxagent.prepare import Prepared
 from jaxagent.rollout.episode import EpisodeLimits, run_episode
 from jaxagent.rollout.plans import Held, Quorum, RolloutRules, Runner, run_plans
 from jaxagent.rollout.settings import RolloutConfig
 from jaxagent.rollout.stats import rollout_metrics
 from jaxagent.rollout.talk import Agent, run_talk
-from jaxagent.stage import FollowUp, Plan
+from jaxagent.stage import FollowUp
 from jaxagent.types import Completion, Generate, GenerateRequest, Group, Metrics, Sampling, Task
 
 T = TypeVar("T")

@@ -18,8 +18,8 @@ from jaxagent.clock import COMPILATION, DECODE, ENVIRONMENTS, PYTHON, Clock, Met
 from jaxagent.collapse import CollapseGuard
 from jaxagent.collector import Collector
 from jaxagent.console import RunConsole
-from jaxagent.eval.runner import EvalResult, Rollout, evaluate
-from jaxagent.evaluations import START, Due, measuring, opened
+from jaxagent.eval.runner import EvalResult, evaluate
+from jaxagent.evaluations import START, Due, measuring
 from jaxagent.learner import Learner, Network
 from jaxagent.policy import build_engine, build_policy, load_network
 from jaxagent.preemption import Preempted, Preemption
@@ -29,7 +29,7 @@ from jaxagent.rollbacks import as_json, changed
 from jaxagent.rollouts import open_rollouts
 from jaxagent.run_log import RunLog
 from jaxagent.run_state import Place, RunState, Usage
-from jaxagent.stage import Stage
+from jaxagent.stage import Rollout, Stage
 from jaxagent.types import Credited, Group, Metrics, Sampling
 from jaxagent.weights import Weights
 
@@ -185,15 +185,14 @@ class Runtime:
     # --- evaluation --------------------------------------------------------------------------------------------
 
     def measure(self, due: Due, params: Any, stage: Stage | None) -> None:
-        """Evaluate these parameters: kept for result.json and written to the metrics. Once plainly, then with each
-        opening and in each way of the stage; "greedy" with the opening "skills" is the mode "greedy+skills"."""
+        """Evaluate these parameters: kept for result.json and written to the metrics. Once plainly, then in each
+        way of the stage; "greedy" in the way "skills" is the mode "greedy+skills"."""
         self.weights.load(params)
         self.clock.lap("hand_off")
         self.clock.take(self.state.name or START)
         plain = measuring(self.collector.rollouts, self.config)
         ways = {"": plain}
         if stage is not None:
-            ways |= {f"+{name}": opened(plain, opening) for name, opening in stage.openings.items()}
             ways |= {f"+{name}": way(plain) for name, way in stage.ways.items()}
         for split in due.splits:
             for sampling in self.evaluations.modes():

@@ -15,8 +15,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from jaxagent.errors import ConfigError
+from jaxagent.plan import Plan
 from jaxagent.types import (
-    Action,
     Credited,
     Generate,
     Group,
@@ -27,72 +27,6 @@ from jaxagent.types import (
     Task,
     Trajectory,
 )
-
-
-@dataclass(frozen=True, eq=False)
-class Branch:
-    """A place in a stored trajectory: before its message `step`, from which other continuations are sampled.
-
-    trained: whether the earlier steps belong to each continuation too, with their mask and log-probs as stored. If not,
-             they are context: mask 0, and not among its steps.
-    """
-
-    trajectory: Trajectory
-    step: int
-    trained: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.step < len(self.trajectory.steps):
-            raise ConfigError(
-                f"a branch before step {self.step} of {self.trajectory.traj_id!r}, which has "
-                f"{len(self.trajectory.steps)} steps; expected 0 to {len(self.trajectory.steps) - 1}"
-            )
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Ask for `n` rollouts of one task.
-
-    Two plans of a task under different labels are paired: rollout i of both draws from the same random stream, e.g.
-    with and without a skill in the prompt. A plan with a `branch` asks for n continuations from there; its streams are
-    those of that place.
-
-    weights:  whose parameters sample: the policy's, or others that the stage keeps ("reference"). The groups of the
-              latter come last, and their trajectories say so in `extra["weights"]`.
-    group:    plans of one task and one non-empty name give one group, in the order of the plans: their returns share a
-              baseline. Without a name every plan is a group of its own.
-    position: place in a chain of tasks, 0 for the first; it is that of the group.
-    before:   the opening as the environment gives it -> actions that are played after the reset and before the policy's
-              first message. Nothing of them is shown; `Trajectory.before` keeps them.
-    first:    number of the first rollout, which names random streams. None goes on after the earlier plans of the task
-              under this label.
-    """
-
-    task: Task
-    n: int
-    prompt: Callable[[Any], Any] | None = None  # Prompt -> Prompt, e.g. skill injection
-    label: str = ""
-    branch: Branch | None = None
-    weights: str = "current"
-    group: str = ""
-    position: int = 0
-    before: Callable[[Prompt], Sequence[Action]] | None = None
-    first: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.branch is None:
-            return
-        if self.branch.trajectory.task.task_id != self.task.task_id:
-            raise ConfigError(
-                f"a plan of task {self.task.task_id!r} branches off an episode of "
-                f"{self.branch.trajectory.task.task_id!r}"
-            )
-        if self.prompt is not None:
-            raise ConfigError("a branch goes on under the prompt of its trajectory; drop the plan's `prompt`")
-        if self.before is not None:
-            raise ConfigError(
-                "a branch repeats what was played before its trajectory; drop the plan's `before`"
-            )
 
 
 @runtime_checkable
@@ -151,11 +85,11 @@ Loss = Callable[..., tuple[Any, Mapping[str, Any]]]
 Opening = Callable[[Task, Prompt], Prompt]
 """How a task's episode opens instead of as the environment has it, e.g. with a skill in the prompt."""
 
-Measured = Callable[[Sequence[Plan], Sampling], Awaitable[Sequence[Group]]]
+Rollout = Callable[[Sequence[Plan], Sampling], Awaitable[Sequence[Group]]]
 """Runs an evaluation's plans under a sampling rule; one group a plan."""
 
-Way = Callable[[Measured], Measured]
-"""Another way to run them: in another order, or with what earlier episodes left."""
+Way = Callable[[Rollout], Rollout]
+"""Another way to run them: with another opening (eval/ways.py), in another order, with what earlier episodes left."""
 
 
 @dataclass(frozen=True)
@@ -238,8 +172,7 @@ class Stage:
     trains: prefix of the names of the parameters that the stage may change, e.g. "critic/"; empty is what the run
            file says (everything, adapters, the last layers).
     temperature: of an iteration's rollouts, and of all its log-probs; None is that of `sampling` throughout.
-    openings: further evaluations by name, beside the plain one: the same tasks, opened by this function.
-    ways:     the same for evaluations that an opening alone does not make.
+    ways: further evaluations by name, beside the plain one: the same tasks, run in another way.
     meet_policy: called when the stage begins, with the live policy; it may be asked from any thread between rollouts.
     shown: name -> JSON-serialisable content; written to <run>/<stage>.<name>.json for people, with each checkpoint.
     reference_ema: after an iteration's update the reference becomes reference_ema x itself + the rest x the policy; 1
@@ -262,7 +195,6 @@ class Stage:
     sampling: Sampling | None = None
     follow_up: FollowUp | None = None
     temperature: Callable[[int], float] | None = None
-    openings: Mapping[str, Opening] = field(default_factory=dict)
     ways: Mapping[str, Way] = field(default_factory=dict)
     meet_policy: Callable[[Generate], None] | None = None
     shown: Mapping[str, Callable[[], Any]] = field(default_factory=dict)

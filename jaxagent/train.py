@@ -21,11 +21,12 @@ from jaxagent.credit.stats import credit_metrics, group_metrics
 from jaxagent.errors import DivergenceError
 from jaxagent.eval.conduct import conduct_metrics
 from jaxagent.learner import Learner
+from jaxagent.plan import Plan
 from jaxagent.rollout.staleness import sampled_as_old
 from jaxagent.rollouts import Collected
 from jaxagent.run_state import Place
 from jaxagent.runtime import Runtime
-from jaxagent.stage import Plan, Stage
+from jaxagent.stage import Stage
 from jaxagent.teacher import taught
 from jaxagent.types import Credited, Group, Metrics
 

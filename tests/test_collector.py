@@ -9,9 +9,10 @@ from jaxagent.checks import own
 from jaxagent.collector import Collector, stream
 from jaxagent.config import RunConfig
 from jaxagent.errors import ConfigError
+from jaxagent.plan import Plan
 from jaxagent.rollout.stats import rollout_metrics
 from jaxagent.rollouts import Collected
-from jaxagent.stage import Plan, Stage, Update
+from jaxagent.stage import Stage, Update
 from jaxagent.types import Sampling
 from jaxagent.weights import Weights
 from tests.made_episodes import make_group, make_task

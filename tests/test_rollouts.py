@@ -7,13 +7,10 @@ import numpy as np
 import pytest
 
 from jaxagent.errors import RolloutError
-from jaxagent.evaluations import opened
 from jaxagent.rollout.episode import EpisodeLimits
 from jaxagent.rollout.plans import RolloutRules
 from jaxagent.rollouts import Rollouts
-from jaxagent.stage import Plan
-from jaxagent.types import Completion, Generate, GenerateRequest, Message, Prompt, SampleKey, Sampling, Stop
-from tests.made_episodes import make_task
+from jaxagent.types import Completion, Generate, GenerateRequest, SampleKey, Sampling, Stop
 
 
 class Pool:
@@ -71,20 +68,3 @@ def test_its_errors_come_back(rollouts):
 
     with pytest.raises(RolloutError, match="no prefix"):
         asyncio.run(ask())
-
-
-def test_an_evaluation_is_repeated_with_another_opening():
-    """Every plan gets the opening of its own task; the plain evaluation's plans are not touched."""
-    plans = [Plan(make_task("a"), 1), Plan(make_task("b"), 1)]
-    seen = []
-
-    async def rollout(plans, sampling):
-        seen.extend(plan.prompt(Prompt((Message("user", "?"),))).messages[0].content for plan in plans)
-        return []
-
-    def opening(task, prompt):
-        return Prompt((Message("user", f"{task.task_id}{prompt.messages[0].content}"),))
-
-    asyncio.run(opened(rollout, opening)(plans, Sampling(4)))
-    assert seen == ["a?", "b?"]
-    assert plans[0].prompt is None

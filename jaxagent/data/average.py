@@ -15,8 +15,9 @@ from jaxtyping import Float
 from jaxagent.credit.batch import totals
 from jaxagent.credit.group import survivors
 from jaxagent.errors import ConfigError
+from jaxagent.plan import Plan
 from jaxagent.rewards.step_rewards import StepRewards, outcome_rewards
-from jaxagent.stage import Plan, Source
+from jaxagent.stage import Source
 from jaxagent.types import Group, Metrics
 
 

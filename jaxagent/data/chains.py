@@ -20,7 +20,7 @@ import numpy as np
 from jaxagent.credit.chain import linked
 from jaxagent.data.tasks import Epochs, fingerprint
 from jaxagent.errors import ConfigError
-from jaxagent.stage import Plan
+from jaxagent.plan import Plan
 from jaxagent.types import Action, Group, Metrics, Prompt, Task, Trajectory
 
 

@@ -23,8 +23,8 @@ from pydantic import Field, model_validator
 
 from jaxagent.data.tasks import fingerprint, task_names
 from jaxagent.errors import ConfigError, DataError
+from jaxagent.plan import Plan
 from jaxagent.records import Record
-from jaxagent.stage import Plan
 from jaxagent.types import Group, Metrics, Task
 
 BINS = 5  # of the histogram of p

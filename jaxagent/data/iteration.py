@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxagent.stage import Plan, Source
+from jaxagent.plan import Plan
+from jaxagent.stage import Source
 from jaxagent.types import Group, Metrics
 
 

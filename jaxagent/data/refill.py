@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from jaxagent.credit.filters import Informative
 from jaxagent.errors import ConfigError, DivergenceError
-from jaxagent.stage import Plan, Returns
+from jaxagent.plan import Plan
+from jaxagent.stage import Returns
 from jaxagent.types import Group, Metrics
 
 

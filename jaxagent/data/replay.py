@@ -23,7 +23,8 @@ from jaxtyping import Float
 from jaxagent.credit.filters import magnitude
 from jaxagent.data.rollout_codec import decode, encode
 from jaxagent.errors import ConfigError
-from jaxagent.stage import Filter, Plan, Source, Stage
+from jaxagent.plan import Plan
+from jaxagent.stage import Filter, Source, Stage
 from jaxagent.types import Credited, Group, Metrics
 
 Priority = Literal["uniform", "advantage", "return"]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from jaxagent.errors import ConfigError, DataError
-from jaxagent.stage import Plan
+from jaxagent.plan import Plan
 from jaxagent.types import Group, Metrics, Prompt, Task
 
 

@@ -10,18 +10,16 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from jaxagent.errors import ConfigError, DataError, RolloutError
 from jaxagent.eval.behaviour import behaviour_metrics, cost_metrics
 from jaxagent.eval.metrics import TaskRecord, record_metrics, task_records
-from jaxagent.stage import Plan
-from jaxagent.types import Group, Metrics, Sampling, Task, Trajectory
-
-Rollout = Callable[[Sequence[Plan], Sampling], Awaitable[Sequence[Group]]]
-"""Runs every plan's episodes; one group a plan."""
+from jaxagent.plan import Plan
+from jaxagent.stage import Rollout
+from jaxagent.types import Metrics, Sampling, Task, Trajectory
 
 
 @dataclass(frozen=True)

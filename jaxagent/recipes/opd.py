@@ -30,7 +30,7 @@ from jaxagent.model.hf import check_weights, read_spec
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.policy import policy_recipe, policy_update, task_source
 from jaxagent.recipes.rewards import returns_of
-from jaxagent.recipes.skill_options import OF_BANK, SkillOptions, skill_openings, skill_source
+from jaxagent.recipes.skill_options import OF_BANK, SkillOptions, skill_source, skill_ways
 from jaxagent.recipes.unread import refuse_unread
 from jaxagent.skills.source import SkillSource
 from jaxagent.stage import Source, Stage, Teacher, TeacherWeights, Term
@@ -109,7 +109,7 @@ def stage(options: OpdOptions, materials: Materials) -> Stage:
         needs=("old",) if options.off_policy else (),
         sampling=materials.sampling,
         update=policy_update(options),
-        openings=skill_openings(options, source) if isinstance(source, SkillSource) else {},
+        ways=skill_ways(options, source) if isinstance(source, SkillSource) else {},
         shown={"skills": source.bank.state} if isinstance(source, SkillSource) else {},
     )
 

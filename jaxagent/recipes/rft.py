@@ -24,13 +24,14 @@ from jaxagent.data.chains import ChainShape, ChainSource
 from jaxagent.data.selection import Select, selecting, selection, selection_metrics, skilled_chains, solved
 from jaxagent.data.tasks import TaskSource
 from jaxagent.learn.terms import cross_entropy
+from jaxagent.plan import Plan
 from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions, returns_of
 from jaxagent.recipes.sft import WEIGHTS
 from jaxagent.recipes.steps import StepOptions, update_of
 from jaxagent.recipes.unread import refuse_unread
 from jaxagent.skills.hand_on import HEADINGS, handing_on
-from jaxagent.stage import FollowUp, Plan, Source, Stage, Term
+from jaxagent.stage import FollowUp, Source, Stage, Term
 from jaxagent.types import Group
 
 

@@ -24,6 +24,7 @@ from jaxagent.auxlm.client import AuxLimits, AuxLM, ScriptedBackend
 from jaxagent.auxlm.policy import PolicyBackend
 from jaxagent.batch.internal import Divisor, Gate, Internalise, internal_samples
 from jaxagent.batch.targets import token_mean
+from jaxagent.eval.ways import opened_by
 from jaxagent.learn.terms import weighted_likelihood
 from jaxagent.recipes import gigpo
 from jaxagent.recipes.base import Materials
@@ -122,7 +123,7 @@ def stage(options: SiriOptions, materials: Materials) -> Stage:
         credit=base.credit if options.baseline == "group" else _apart(base.credit),
         samples=_samples(base.samples, source, options, materials),
         terms={**base.terms, TERM: Term(weighted_likelihood(), token_mean)},
-        openings={"skills": source.opening},
+        ways={"skills": opened_by(source.opening)},
         meet_policy=_introduce(miner, options, materials) if options.miner == "policy" else None,
         shown={"skills": source.bank.state},
     )

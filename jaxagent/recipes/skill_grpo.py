@@ -17,7 +17,7 @@ from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.policy import policy_recipe, policy_update
 from jaxagent.recipes.rewards import returns_of
-from jaxagent.recipes.skill_options import SkillOptions, refuse_played_already, skill_openings, skill_source
+from jaxagent.recipes.skill_options import SkillOptions, refuse_played_already, skill_source, skill_ways
 from jaxagent.stage import Stage, Term
 
 
@@ -44,7 +44,7 @@ def stage(options: SkillGrpoOptions, materials: Materials) -> Stage:
         needs=("old",) if options.off_policy else (),
         sampling=materials.sampling,
         update=policy_update(options),
-        openings=skill_openings(options, source),
+        ways=skill_ways(options, source),
         shown={"skills": source.bank.state},
     )
 

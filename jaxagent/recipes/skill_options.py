@@ -9,13 +9,14 @@ from pydantic import Field
 
 from jaxagent.auxlm.blocking import ReaderOptions
 from jaxagent.auxlm.client import AuxLimits, AuxLM, ScriptedBackend
+from jaxagent.eval.ways import opened_by
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.policy import PolicyOptions, task_source
 from jaxagent.skills.bank import SkillBank
 from jaxagent.skills.prompt import full_text, workflow_text
 from jaxagent.skills.source import SkillRules, SkillSource
 from jaxagent.skills.summarise import SUMMARISE, SummariserPool, script_summary
-from jaxagent.stage import Opening
+from jaxagent.stage import Way
 from jaxagent.types import Task
 
 SCOPES: Mapping[str, Callable[[Task], str]] = {
@@ -79,9 +80,9 @@ def refuse_played_already(options: PolicyOptions) -> None:
         )
 
 
-def skill_openings(options: SkillOptions, source: SkillSource) -> dict[str, Opening]:
+def skill_ways(options: SkillOptions, source: SkillSource) -> dict[str, Way]:
     """Evaluations beside the plain one: with skills, where a task that was never trained on has some."""
-    return {} if options.scope == "task" else {"skills": source.opening}
+    return {} if options.scope == "task" else {"skills": opened_by(source.opening)}
 
 
 def _summariser(options: SkillOptions) -> AuxLM:

@@ -30,7 +30,7 @@ from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.policy import policy_recipe, policy_update
 from jaxagent.recipes.rewards import returns_of
-from jaxagent.recipes.skill_options import SkillOptions, skill_openings, skill_source
+from jaxagent.recipes.skill_options import SkillOptions, skill_source, skill_ways
 from jaxagent.skills.plain import behind_plain_prompts
 from jaxagent.stage import Stage, Teacher, TeacherWeights, Term
 from jaxagent.types import Credited, Sample
@@ -82,7 +82,7 @@ def stage(options: SkillSdOptions, materials: Materials) -> Stage:
         needs=_needs(options),
         sampling=materials.sampling,
         update=policy_update(options),
-        openings=skill_openings(options, source),
+        ways=skill_ways(options, source),
         shown={"skills": source.bank.state},
     )
 

@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from jaxagent.auxlm.background import Background
 from jaxagent.auxlm.blocking import ReaderOptions
 from jaxagent.auxlm.client import AuxLimits, AuxLM, ScriptedBackend
+from jaxagent.eval.ways import opened_by
 from jaxagent.recipes import grpo
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.gigpo import REWARD
@@ -70,7 +71,10 @@ def stage(options: SkillrlOptions, materials: Materials) -> Stage:
     )
     source = LibrarySource(base.source, read_library(options.bank), _writer(options), rules)
     return replace(
-        base, source=source, openings={"skills": source.opening}, shown={"skills": source.library.state}
+        base,
+        source=source,
+        ways={"skills": opened_by(source.opening)},
+        shown={"skills": source.library.state},
     )
 
 

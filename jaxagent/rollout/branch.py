@@ -1,6 +1,6 @@
 """Episodes that go on from the middle of a stored trajectory: the same tokens, the same state, another continuation.
 
-In: a `Branch` (stage.py). Out: the environment's prefix (replayed and compared, envs/replay.py), the token history
+In: a `Branch` (plan.py). Out: the environment's prefix (replayed and compared, envs/replay.py), the token history
 up to the branching message, and a random stream of its own. Nothing is rendered again: the history is the stored ids.
 
     stored     p p p  a a e  o o o  b b e  o o o  c c e
@@ -18,8 +18,8 @@ import numpy as np
 
 from jaxagent.envs.replay import Prefix
 from jaxagent.errors import RolloutError
+from jaxagent.plan import Branch
 from jaxagent.rollout.context import History
-from jaxagent.stage import Branch
 from jaxagent.types import Completion, Segment, Step, StepResult
 
 

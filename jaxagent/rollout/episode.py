@@ -19,10 +19,10 @@ from jaxagent.envs.handle import EnvHandle, Pool
 from jaxagent.envs.protocol import EnvSpec, guarded
 from jaxagent.envs.replay import cap_observation
 from jaxagent.errors import ConfigError
+from jaxagent.plan import Branch
 from jaxagent.rollout.asking import Ask, asker, with_stops
 from jaxagent.rollout.branch import branch_name, extend_to, kept_steps, prefix_of
 from jaxagent.rollout.context import History, check_prefix
-from jaxagent.stage import Branch
 from jaxagent.types import (
     Action,
     Completion,

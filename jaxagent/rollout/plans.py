@@ -15,9 +15,9 @@ from functools import partial
 from typing import Protocol, cast, runtime_checkable
 
 from jaxagent.errors import ConfigError, EnvFailure, RolloutError
+from jaxagent.plan import Plan
 from jaxagent.rollout.slots import Outcome, Slot, group_name, groups_of, slots_of
 from jaxagent.rollout.stats import rollout_metrics
-from jaxagent.stage import Plan
 from jaxagent.types import Dropped, Group, Metrics, Prompt, Task, Trajectory
 
 

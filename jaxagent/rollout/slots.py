@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxagent.errors import ConfigError
+from jaxagent.plan import Plan
 from jaxagent.rollout.branch import branch_name
-from jaxagent.stage import Plan
 from jaxagent.types import Dropped, Group, Trajectory
 
 

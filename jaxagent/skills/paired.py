@@ -19,13 +19,14 @@ from typing import Any
 
 from jaxagent.credit.group import survivors
 from jaxagent.data.iteration import InFlight
+from jaxagent.plan import Plan
 from jaxagent.rewards.returns import mapped
 from jaxagent.skills.intrinsic import IntrinsicBank, IntrinsicSkill, State
 from jaxagent.skills.mine import Miner, episode_record
 from jaxagent.skills.prompt import add_lesson
 from jaxagent.skills.request import Requests
 from jaxagent.skills.retrieve import Likeness
-from jaxagent.stage import Plan, Returns, Reward, Source
+from jaxagent.stage import Returns, Reward, Source
 from jaxagent.types import Group, Metrics, Prompt, Task, Trajectory
 
 SKILL, PLAIN = (

@@ -18,12 +18,13 @@ from random import Random
 from typing import Any
 
 from jaxagent.data.chains import Handed
+from jaxagent.plan import Plan
 from jaxagent.rollout.review import plain_prompt
 from jaxagent.skills.functions import Library, defined, library_state, merged, used
 from jaxagent.skills.hand_on import function_text
 from jaxagent.skills.request import Asked, request_of
 from jaxagent.skills.retrieve import Likeness, top_k
-from jaxagent.stage import Measured, Plan
+from jaxagent.stage import Rollout
 from jaxagent.types import Action, Group, Prompt, Sampling, Task, Trajectory
 
 NAME = "library"  # group name of the plans of one task
@@ -90,7 +91,7 @@ class GrowingLibraries:
     _shelves: dict[int, Shelf] = field(default_factory=dict)
     _uses: list[bool] = field(default_factory=list)
 
-    def way(self, rollout: Measured) -> Measured:
+    def way(self, rollout: Rollout) -> Rollout:
         async def played(plans: Sequence[Plan], sampling: Sampling) -> Sequence[Group]:
             self._rounds, self._shelves, self._uses = [], {}, []
             groups: dict[str, Group] = {}

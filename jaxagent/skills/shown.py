@@ -15,13 +15,14 @@ from typing import Any
 from jaxagent.auxlm.background import Background
 from jaxagent.credit.group import survivors
 from jaxagent.data.iteration import InFlight
+from jaxagent.plan import Plan
 from jaxagent.skills.evolve import WRITE
 from jaxagent.skills.library import Library, Mistake, Principle, full_library_text
 from jaxagent.skills.mine import episode_record
 from jaxagent.skills.prompt import add_lesson
 from jaxagent.skills.request import Asked, request_of
 from jaxagent.skills.retrieve import Likeness
-from jaxagent.stage import Plan, Source
+from jaxagent.stage import Source
 from jaxagent.types import Group, Metrics, Prompt, Task, Trajectory
 
 MOST_MISTAKES = 200  # that a bank holds

@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jaxagent.plan import Plan
 from jaxagent.skills.bank import Skill, SkillBank
 from jaxagent.skills.prompt import full_text, inject
 from jaxagent.skills.retrieve import explores, pick_ucb
 from jaxagent.skills.summarise import SummariserPool, summary_payload
-from jaxagent.stage import Plan, Source
+from jaxagent.stage import Source
 from jaxagent.types import Group, Metrics, Prompt, Task, Trajectory
 
 SHOWN = "skill:"  # label of a plan with a skill in its prompt, before the skill's id

@@ -21,8 +21,8 @@ import numpy as np
 from jaxagent.credit.group import leave_one_out, per_group
 from jaxagent.envs.pool import Deadlines, EnvPool
 from jaxagent.envs.protocol import Env, EnvSpec
+from jaxagent.plan import Plan
 from jaxagent.rollout.plans import RolloutRules, run_plans
-from jaxagent.stage import Plan
 from jaxagent.types import (
     Action,
     Evaluation,

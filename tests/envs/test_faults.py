@@ -17,9 +17,9 @@ from jaxagent.envs.pool import Deadlines, EnvPool
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.table import ENVIRONMENTS, find_env
 from jaxagent.errors import ConfigError, RolloutError
+from jaxagent.plan import Plan
 from jaxagent.rollout.plans import RolloutRules, run_plans
 from jaxagent.run_file import read_run
-from jaxagent.stage import Plan
 from jaxagent.types import Task
 from tests.envs.fake_envs import echo_spec, echo_task
 from tests.envs.faults import check_faults, faulty

@@ -6,8 +6,8 @@ import pytest
 
 from jaxagent.envs.inline_pool import InlinePool
 from jaxagent.errors import ConfigError
+from jaxagent.plan import Branch, Plan
 from jaxagent.rollout.plans import RolloutRules, run_plans
-from jaxagent.stage import Branch, Plan
 from jaxagent.types import Action, Message, Prompt, Status
 from tests.envs.fake_envs import echo_spec, echo_task
 from tests.rollout.fake_policy import OPEN, Scripted, char_runner

@@ -11,8 +11,8 @@ import pytest
 from jaxagent.envs.inline_pool import InlinePool
 from jaxagent.envs.pool import EnvPool
 from jaxagent.errors import ConfigError, RolloutError
+from jaxagent.plan import Branch, Plan
 from jaxagent.rollout.plans import RolloutRules, run_plans
-from jaxagent.stage import Branch, Plan
 from jaxagent.types import Status
 from tests.envs.fake_envs import EchoEnv, echo_spec, echo_task
 from tests.rollout.fake_policy import END, LINE, OPEN, Scripted, char_runner

@@ -10,10 +10,10 @@ import pytest
 from jaxagent.envs.inline_pool import InlinePool
 from jaxagent.envs.pool import Deadlines, EnvPool
 from jaxagent.errors import ConfigError, EnvFailure, RolloutError
+from jaxagent.plan import Plan
 from jaxagent.rollout.plans import Held, Quorum, RolloutRules, run_plans
 from jaxagent.rollout.settings import RolloutConfig
 from jaxagent.rollouts import rules_of
-from jaxagent.stage import Plan
 from jaxagent.types import Prompt, Status, Task, Trajectory
 from tests.envs.fake_envs import echo_spec, echo_task
 from tests.rollout.fake_policy import Scripted, char_runner

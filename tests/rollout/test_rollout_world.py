@@ -11,10 +11,10 @@ from jaxagent.chat.render import Renderer
 from jaxagent.chat.train_tokenizer import train_tokenizer
 from jaxagent.envs.pool import EnvPool
 from jaxagent.envs.world.spec import world_spec
+from jaxagent.plan import Plan
 from jaxagent.rollout.demonstrate import play, tokens
 from jaxagent.rollout.episode import EpisodeLimits, run_episode, task_key
 from jaxagent.rollout.plans import run_plans
-from jaxagent.stage import Plan
 from jaxagent.types import Completion, GenerateRequest, Sampling, Status, Stop
 
 

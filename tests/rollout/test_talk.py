@@ -10,12 +10,12 @@ import pytest
 from jaxagent.envs.doors import DOORS
 from jaxagent.envs.inline_pool import InlinePool
 from jaxagent.errors import ConfigError, EnvFailure
+from jaxagent.plan import Plan
 from jaxagent.rollout.demonstrate import play
 from jaxagent.rollout.episode import EpisodeLimits
 from jaxagent.rollout.plans import RolloutRules, run_plans
 from jaxagent.rollout.scripted import NOTHING, ExpertAgent, NoopAgent
 from jaxagent.rollout.talk import ContextFull, Said, call_text, run_talk, written
-from jaxagent.stage import Plan
 from jaxagent.types import ExecStatus, Message, Status, Stop, ToolCall
 from tests.rollout.tool_env import SUMS
 

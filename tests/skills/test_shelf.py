@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from jaxagent.plan import Plan
 from jaxagent.skills.embed import hashed
 from jaxagent.skills.functions import carried
 from jaxagent.skills.hand_on import handed
@@ -20,7 +21,6 @@ from jaxagent.skills.shelf import (
     in_rounds,
     same_scenario,
 )
-from jaxagent.stage import Plan
 from jaxagent.types import Group, Message, Prompt, Sampling
 from tests.made_episodes import make_step, make_task, make_trajectory
 from tests.skills.test_functions import episode

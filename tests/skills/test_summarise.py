@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxagent.auxlm.client import AuxLimits, AuxLM, ScriptedBackend
+from jaxagent.plan import Plan
 from jaxagent.rollout.episode import PLAIN
 from jaxagent.skills.bank import SkillBank
 from jaxagent.skills.source import SkillRules, SkillSource, best_and_worst
@@ -20,7 +21,7 @@ from jaxagent.skills.summarise import (
     script_summary,
     summary_payload,
 )
-from jaxagent.stage import Plan, Source
+from jaxagent.stage import Source
 from jaxagent.types import Action, ExecStatus, Group, Message, Prompt, Status, Step, Stop, Task
 from tests.made_episodes import make_task, make_trajectory
 
