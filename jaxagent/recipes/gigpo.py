@@ -18,7 +18,7 @@ from jaxagent.credit.gigpo import EpisodeUnit, Mode, gigpo
 from jaxagent.learn.terms import clipped_pg, kl
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.credit import refuse_over_steps
-from jaxagent.recipes.policy import PolicyOptions, policy_recipe, policy_update, task_source
+from jaxagent.recipes.policy import PG, PolicyOptions, policy_recipe, policy_update, task_source
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions, returns_of
 from jaxagent.rewards.step_rewards import Rewards
 from jaxagent.stage import Stage, Term
@@ -55,7 +55,7 @@ class GigpoOptions(PolicyOptions):
 
 def stage(options: GigpoOptions, materials: Materials) -> Stage:
     average = step_mean if options.unit == "step" else seq_mean_token_mean
-    terms = {"pg": Term(clipped_pg(options.clip_low, options.clip_high), average)}
+    terms = {PG: Term(clipped_pg(options.clip_low, options.clip_high), average)}
     if options.kl_coef:
         terms["kl"] = Term(kl("k3"), average, options.kl_coef)
     return Stage(

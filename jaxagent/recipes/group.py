@@ -7,14 +7,12 @@ GRPO, GSPO, CISPO and DAPO differ in the policy loss, and in what is sampled.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from jaxagent.batch.targets import (
     fixed_len_sum,
-    policy_samples,
     seq_mean_token_mean,
     seq_mean_token_sum,
     token_mean,
@@ -25,11 +23,10 @@ from jaxagent.credit.group import group_mean, group_std, per_group
 from jaxagent.learn.loss import Loss
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.credit import StepCredit, credit_of, refuse_dropped_groups
-from jaxagent.recipes.kl import KlOptions, kl_average, kl_loss, kl_returns, kl_streams, kl_terms
-from jaxagent.recipes.policy import PG, policy_update, task_source
-from jaxagent.recipes.rewards import returns_of
+from jaxagent.recipes.kl import KlOptions, kl_stage
+from jaxagent.recipes.policy import task_source
 from jaxagent.recipes.unread import refuse_unread
-from jaxagent.stage import Aggregate, Credit, Stage, Term
+from jaxagent.stage import Aggregate, Credit, Stage
 
 AggregateName = Literal[
     "seq_mean_token_mean", "seq_mean_token_sum", "token_mean", "fixed_len_sum", "verl_sum_norm"
@@ -94,17 +91,11 @@ def aggregation(name: AggregateName, max_length: int) -> Aggregate:
 def group_stage(options: GroupOptions, materials: Materials, loss: Loss) -> Stage:
     """The stage of a group method with this policy loss."""
     average = aggregation(options.aggregate, options.max_length)
-    terms = {PG: Term(kl_loss(options, loss), average), **kl_terms(options, average)}
-    return Stage(
-        name=materials.name,
+    return kl_stage(
+        options,
+        materials,
         source=task_source(options, materials),
-        iterations=options.iterations,
-        reward=kl_returns(options, returns_of(options.reward)),
         credit=group_credit(options),
-        samples=partial(policy_samples, terms=tuple(terms)),
-        terms=terms,
-        needs=kl_streams(options),
-        sampling=materials.sampling,
-        update=policy_update(options),
-        reference_ema=kl_average(options),
+        loss=loss,
+        average=average,
     )

@@ -19,7 +19,7 @@ from jaxagent.credit.gvpo import gvpo
 from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.credit import SaltOptions
-from jaxagent.recipes.policy import PolicyOptions, policy_recipe, policy_update, task_source
+from jaxagent.recipes.policy import PG, PolicyOptions, policy_recipe, policy_update, task_source
 from jaxagent.recipes.rewards import returns_of
 from jaxagent.recipes.unread import refuse_unread
 from jaxagent.stage import Stage, Term
@@ -60,7 +60,7 @@ def stage(options: GvpoOptions, materials: Materials) -> Stage:
         reward=returns_of(options.reward),
         credit=gvpo(base, b=options.b, shape=options.shape, invalid_is_fail=options.invalid_is_fail),
         samples=policy_samples,
-        terms={"pg": Term(clipped_pg(options.clip_low, options.clip_high), seq_mean_token_mean)},
+        terms={PG: Term(clipped_pg(options.clip_low, options.clip_high), seq_mean_token_mean)},
         needs=("old",) if options.off_policy else (),
         sampling=materials.sampling,
         update=policy_update(options),

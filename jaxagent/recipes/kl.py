@@ -11,16 +11,20 @@ reverse KL's.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 from pydantic import Field, model_validator
 
+from jaxagent.batch.targets import policy_samples
 from jaxagent.learn.loss import Loss
 from jaxagent.learn.terms import kl, pulled
-from jaxagent.recipes.policy import PolicyOptions
+from jaxagent.recipes.base import Materials
+from jaxagent.recipes.policy import PG, PolicyOptions, policy_update
+from jaxagent.recipes.rewards import returns_of
 from jaxagent.recipes.unread import refuse_unread
 from jaxagent.rewards.kl import kl_in_reward
-from jaxagent.stage import Aggregate, Returns, Term
+from jaxagent.stage import Aggregate, Credit, Returns, Source, Stage, Term
 
 
 class KlOptions(PolicyOptions):
@@ -81,3 +85,29 @@ def kl_streams(options: KlOptions) -> tuple[str, ...]:
 def kl_average(options: KlOptions) -> float:
     """`Stage.reference_ema`."""
     return options.kl_ema if options.kl_reference == "ema" else 1.0
+
+
+def kl_stage(
+    options: KlOptions,
+    materials: Materials,
+    *,
+    source: Source,
+    credit: Credit,
+    loss: Loss,
+    average: Aggregate,
+) -> Stage:
+    """A stage whose only loss terms are the policy's and the KL's, averaged alike."""
+    terms = {PG: Term(kl_loss(options, loss), average), **kl_terms(options, average)}
+    return Stage(
+        name=materials.name,
+        source=source,
+        iterations=options.iterations,
+        reward=kl_returns(options, returns_of(options.reward)),
+        credit=credit,
+        samples=partial(policy_samples, terms=tuple(terms)),
+        terms=terms,
+        needs=kl_streams(options),
+        sampling=materials.sampling,
+        update=policy_update(options),
+        reference_ema=kl_average(options),
+    )

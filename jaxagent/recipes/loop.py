@@ -10,22 +10,21 @@ ablations: `ratio`, `norm: group_std` (RwNorm), `kl_in: advantage`, `positive_on
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from jaxagent.batch.targets import constant_count, policy_samples, seq_mean_token_mean, turn_mean
+from jaxagent.batch.targets import constant_count, seq_mean_token_mean, turn_mean
 from jaxagent.credit.filters import abs_min, chain, positive_only
 from jaxagent.credit.group import group_std, leave_one_out, per_group
 from jaxagent.learn.loss import Level
 from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.credit import StepCredit, credit_of
-from jaxagent.recipes.kl import KlOptions, kl_average, kl_loss, kl_returns, kl_streams, kl_terms
-from jaxagent.recipes.policy import PG, policy_recipe, policy_update, task_source
-from jaxagent.recipes.rewards import returns_of
-from jaxagent.stage import Filter, Stage, Term
+from jaxagent.recipes.kl import KlOptions, kl_stage
+from jaxagent.recipes.policy import policy_recipe, task_source
+from jaxagent.stage import Filter, Stage
 
 NORMS = {"none": leave_one_out, "group_std": group_std()}
 
@@ -63,21 +62,10 @@ def stage(options: LoopOptions, materials: Materials) -> Stage:
     average = turn_mean if options.ratio.startswith("turn") else seq_mean_token_mean
     nominal = constant_count(average, options.minibatch or options.tasks * options.group_size)
     policy = clipped_pg(options.clip, level=options.ratio, log_symmetric=True)
-    terms = {PG: Term(kl_loss(options, policy), nominal), **kl_terms(options, nominal)}
-    return Stage(
-        name=materials.name,
-        source=task_source(options, materials),
-        iterations=options.iterations,
-        reward=kl_returns(options, returns_of(options.reward)),
-        credit=credit_of(options, per_group(NORMS[options.norm], singleton=options.singleton)),
-        filter=_filter(options),
-        samples=partial(policy_samples, terms=tuple(terms)),
-        terms=terms,
-        needs=kl_streams(options),
-        sampling=materials.sampling,
-        update=policy_update(options),
-        reference_ema=kl_average(options),
-    )
+    credit = credit_of(options, per_group(NORMS[options.norm], singleton=options.singleton))
+    source = task_source(options, materials)
+    made = kl_stage(options, materials, source=source, credit=credit, loss=policy, average=nominal)
+    return replace(made, filter=_filter(options))
 
 
 def _filter(options: LoopOptions) -> Filter:

@@ -8,20 +8,17 @@ to .99 and lam .95 treats a message as one action, `level: bilevel` is RAGEN's. 
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from jaxagent.batch.targets import seq_mean_token_mean, token_mean
-from jaxagent.batch.values import VALUE, value_samples
 from jaxagent.credit.gae import GaeRule, Level, gae
 from jaxagent.learn.terms import clipped_pg, kl
 from jaxagent.recipes.base import Materials
-from jaxagent.recipes.policy import task_source
-from jaxagent.recipes.rewards import returns_of
+from jaxagent.recipes.policy import PG
 from jaxagent.recipes.unread import refuse_unread
-from jaxagent.recipes.values import ValueOptions, united, value_recipe, value_term, value_update
+from jaxagent.recipes.values import ValueOptions, united, value_recipe, value_stage
 from jaxagent.stage import Stage, Term
 
 
@@ -73,7 +70,7 @@ def rule_of(options: PpoOptions) -> GaeRule:
 
 def terms_of(options: PpoOptions) -> dict[str, Term]:
     average = {"token_mean": token_mean, "seq_mean_token_mean": seq_mean_token_mean}[options.aggregate]
-    terms = {"pg": Term(clipped_pg(options.clip_low, options.clip_high), average)}
+    terms = {PG: Term(clipped_pg(options.clip_low, options.clip_high), average)}
     if options.kl_in == "loss":
         terms["kl"] = Term(kl(options.kl_estimator), average, options.kl_coef)
     return terms
@@ -81,22 +78,13 @@ def terms_of(options: PpoOptions) -> dict[str, Term]:
 
 def stage(options: PpoOptions, materials: Materials) -> Stage:
     rule, terms = rule_of(options), terms_of(options)
-    return Stage(
-        name=materials.name,
-        source=task_source(options, materials),
-        iterations=options.iterations,
-        reward=returns_of(options.reward),
-        credit=gae(rule),
-        samples=partial(value_samples, terms=tuple(terms), steps=options.level == "step"),
-        terms={**terms, VALUE: value_term(options)},
-        needs=united(
-            ("old",) if options.off_policy else (),
-            rule.needs,
-            ("reference",) if options.kl_in == "loss" else (),
-        ),
-        sampling=materials.sampling,
-        update=value_update(options),
+    needs = united(
+        ("old",) if options.off_policy else (),
+        rule.needs,
+        ("reference",) if options.kl_in == "loss" else (),
     )
+    steps = options.level == "step"
+    return value_stage(options, materials, credit=gae(rule), terms=terms, needs=needs, steps=steps)
 
 
 RECIPE = value_recipe(PpoOptions, stage)

@@ -10,12 +10,10 @@ unclipped: -rho A, which has the gradient of -A log pi where nothing is old.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from jaxagent.batch.targets import policy_samples
 from jaxagent.credit.batch import batch_mean, constant, reinforce
 from jaxagent.credit.group import group_mean, leave_one_out, per_group
 from jaxagent.data.average import ReturnAverage
@@ -23,12 +21,12 @@ from jaxagent.learn.terms import policy_gradient
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.credit import StepCredit, credit_of
 from jaxagent.recipes.group import LENGTH_WHEN, OF_LENGTH, AggregateName, aggregation
-from jaxagent.recipes.kl import KlOptions, kl_average, kl_loss, kl_returns, kl_streams, kl_terms
-from jaxagent.recipes.policy import PG, policy_recipe, policy_update, task_source
-from jaxagent.recipes.rewards import RewardOptions, returns_of
+from jaxagent.recipes.kl import KlOptions, kl_stage
+from jaxagent.recipes.policy import policy_recipe, task_source
+from jaxagent.recipes.rewards import RewardOptions
 from jaxagent.recipes.unread import refuse_unread
 from jaxagent.rewards.step_rewards import REWARDS, Rewards
-from jaxagent.stage import Credit, Source, Stage, Term
+from jaxagent.stage import Credit, Source, Stage
 
 GROUPS = {"leave_one_out": leave_one_out, "leave_none_out": group_mean}
 
@@ -80,20 +78,13 @@ class ReinforceOptions(KlOptions, StepCredit):
 def stage(options: ReinforceOptions, materials: Materials) -> Stage:
     source, credit = _source_and_credit(options, task_source(options, materials))
     average = aggregation(options.aggregate, options.max_length)
-    policy = policy_gradient("token")
-    terms = {PG: Term(kl_loss(options, policy), average), **kl_terms(options, average)}
-    return Stage(
-        name=materials.name,
+    return kl_stage(
+        options,
+        materials,
         source=source,
-        iterations=options.iterations,
-        reward=kl_returns(options, returns_of(options.reward)),
         credit=credit_of(options, credit),
-        samples=partial(policy_samples, terms=tuple(terms)),
-        terms=terms,
-        needs=kl_streams(options),
-        sampling=materials.sampling,
-        update=policy_update(options),
-        reference_ema=kl_average(options),
+        loss=policy_gradient("token"),
+        average=average,
     )
 
 

@@ -9,19 +9,19 @@ Easy and hard tasks keep their relative scale. Clip .2 and the mean over tokens.
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from jaxagent.batch.targets import policy_samples, token_mean
+from jaxagent.batch.targets import token_mean
 from jaxagent.credit.batch import domain, reinforce_pp, reinforce_pp_tokens, whole_batch
 from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials
-from jaxagent.recipes.kl import KlOptions, kl_average, kl_loss, kl_returns, kl_streams, kl_terms
-from jaxagent.recipes.policy import PG, policy_recipe, policy_update, task_source
+from jaxagent.recipes.kl import KlOptions, kl_returns, kl_stage
+from jaxagent.recipes.policy import policy_recipe, task_source
 from jaxagent.recipes.rewards import returns_of
-from jaxagent.stage import Credit, Returns, Stage, Term
+from jaxagent.stage import Credit, Returns, Stage
 
 SCOPES = {"batch": whole_batch, "domain": domain}
 
@@ -49,20 +49,9 @@ class RppOptions(KlOptions):
 def stage(options: RppOptions, materials: Materials) -> Stage:
     returns, credit = _returns_and_credit(options)
     policy = clipped_pg(options.clip_low, options.clip_high)
-    terms = {PG: Term(kl_loss(options, policy), token_mean), **kl_terms(options, token_mean)}
-    return Stage(
-        name=materials.name,
-        source=task_source(options, materials),
-        iterations=options.iterations,
-        reward=returns,
-        credit=credit,
-        samples=partial(policy_samples, terms=tuple(terms)),
-        terms=terms,
-        needs=kl_streams(options),
-        sampling=materials.sampling,
-        update=policy_update(options),
-        reference_ema=kl_average(options),
-    )
+    source = task_source(options, materials)
+    made = kl_stage(options, materials, source=source, credit=credit, loss=policy, average=token_mean)
+    return replace(made, reward=returns)
 
 
 def _returns_and_credit(options: RppOptions) -> tuple[Returns, Credit]:

@@ -25,7 +25,7 @@ from jaxagent.credit.group import group_mean, per_group
 from jaxagent.data.chains import ChainShape, ChainSource
 from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials
-from jaxagent.recipes.policy import PolicyOptions, policy_recipe, policy_update
+from jaxagent.recipes.policy import PG, PolicyOptions, policy_recipe, policy_update
 from jaxagent.recipes.retrieval import RetrieverOptions
 from jaxagent.recipes.rewards import OUTCOMES, OutcomeName, RewardOptions
 from jaxagent.recipes.unread import refuse_unread
@@ -104,7 +104,7 @@ def stage(options: SageOptions, materials: Materials) -> Stage:
         reward=skill_integrated(OUTCOMES[options.reward], pay),
         credit=ADVANTAGES[options.advantage],
         samples=policy_samples,
-        terms={"pg": Term(clipped_pg(options.clip_low, options.clip_high), token_mean)},
+        terms={PG: Term(clipped_pg(options.clip_low, options.clip_high), token_mean)},
         needs=("old",) if options.off_policy else (),
         sampling=materials.sampling,
         follow_up=chains.follow_up,

@@ -15,7 +15,7 @@ from jaxagent.batch.targets import policy_samples, seq_mean_token_mean
 from jaxagent.credit.group import group_std, per_group
 from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials
-from jaxagent.recipes.policy import policy_recipe, policy_update
+from jaxagent.recipes.policy import PG, policy_recipe, policy_update
 from jaxagent.recipes.rewards import returns_of
 from jaxagent.recipes.skill_options import SkillOptions, refuse_played_already, skill_source, skill_ways
 from jaxagent.stage import Stage, Term
@@ -40,7 +40,7 @@ def stage(options: SkillGrpoOptions, materials: Materials) -> Stage:
         reward=returns_of(options.reward),
         credit=per_group(group_std()),
         samples=policy_samples,
-        terms={"pg": Term(clipped_pg(options.clip_low, options.clip_high), seq_mean_token_mean)},
+        terms={PG: Term(clipped_pg(options.clip_low, options.clip_high), seq_mean_token_mean)},
         needs=("old",) if options.off_policy else (),
         sampling=materials.sampling,
         update=policy_update(options),

@@ -28,7 +28,7 @@ from jaxagent.credit.group import group_std, per_group
 from jaxagent.learn.distill import distillation
 from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials
-from jaxagent.recipes.policy import policy_recipe, policy_update
+from jaxagent.recipes.policy import PG, policy_recipe, policy_update
 from jaxagent.recipes.rewards import returns_of
 from jaxagent.recipes.skill_options import SkillOptions, skill_source, skill_ways
 from jaxagent.skills.plain import behind_plain_prompts
@@ -75,7 +75,7 @@ def stage(options: SkillSdOptions, materials: Materials) -> Stage:
             else _samples
         ),
         terms={
-            "pg": Term(clipped_pg(options.clip_low, options.clip_high), seq_mean_token_mean),
+            PG: Term(clipped_pg(options.clip_low, options.clip_high), seq_mean_token_mean),
             "distill": Term(distillation(rho_max=options.rho_max or None), token_mean, options.lambda_),
         },
         teacher=None if off else Teacher(source.teacher, weights),
@@ -95,7 +95,7 @@ def _needs(options: SkillSdOptions) -> tuple[str, ...]:
 
 
 def _samples(credited: Sequence[Credited]) -> list[Sample]:
-    return policy_samples(credited, terms=("pg",), teacher_terms=("distill",))
+    return policy_samples(credited, terms=(PG,), teacher_terms=("distill",))
 
 
 def _as_the_student(credited: Sequence[Credited], *, renderer: Renderer, sampled_by: str) -> list[Sample]:

@@ -22,7 +22,7 @@ from jaxagent.credit.group import group_std, per_group
 from jaxagent.credit.normalise import By, How, on_normalised
 from jaxagent.learn.terms import clipped_pg, kl
 from jaxagent.recipes.base import Materials
-from jaxagent.recipes.policy import PolicyOptions, task_source
+from jaxagent.recipes.policy import PG, PolicyOptions, task_source
 from jaxagent.recipes.rewards import OutcomeName, RewardOptions, returns_of
 from jaxagent.recipes.unread import refuse_unread
 from jaxagent.recipes.values import ValueOptions, united, value_recipe, value_term, value_update
@@ -114,7 +114,7 @@ def credit_of(options: StarpoOptions) -> Credit:
 
 
 def stage(options: StarpoOptions, materials: Materials) -> Stage:
-    terms = {"pg": Term(clipped_pg(options.clip_low, options.clip_high), token_mean)}
+    terms = {PG: Term(clipped_pg(options.clip_low, options.clip_high), token_mean)}
     if options.kl_coef:
         terms["kl"] = Term(kl("k3"), token_mean, options.kl_coef)
     make_samples = value_samples if options.valued else policy_samples

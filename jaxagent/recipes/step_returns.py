@@ -19,7 +19,7 @@ from jaxagent.credit.step_returns import Baseline, step_returns
 from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.credit import refuse_over_steps
-from jaxagent.recipes.policy import PolicyOptions, policy_recipe, policy_update, task_source
+from jaxagent.recipes.policy import PG, PolicyOptions, policy_recipe, policy_update, task_source
 from jaxagent.recipes.rewards import RewardOptions, SubgoalOptions, returns_of
 from jaxagent.records import Record
 from jaxagent.rewards.step_rewards import Rewards, StepRewards
@@ -77,7 +77,7 @@ def stage(options: StepReturnsOptions, materials: Materials) -> Stage:
             shaping=_shaping(options),
         ),
         samples=policy_samples,
-        terms={"pg": Term(clipped_pg(options.clip_low, options.clip_high), seq_mean_token_mean)},
+        terms={PG: Term(clipped_pg(options.clip_low, options.clip_high), seq_mean_token_mean)},
         needs=("old",) if options.off_policy else (),
         sampling=materials.sampling,
         update=policy_update(options),

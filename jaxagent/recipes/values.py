@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import Any
 
 from pydantic import Field, model_validator
 
 from jaxagent.batch.targets import token_mean
+from jaxagent.batch.values import VALUE, value_samples
 from jaxagent.learn.value import decaying, value_loss
 from jaxagent.recipes.base import Materials, Recipe
-from jaxagent.recipes.policy import PolicyOptions, policy_recipe, policy_update
+from jaxagent.recipes.policy import PolicyOptions, policy_recipe, policy_update, task_source
+from jaxagent.recipes.rewards import returns_of
 from jaxagent.rewards.step_rewards import Rewards
-from jaxagent.stage import Stage, Term, Update
+from jaxagent.stage import Credit, Stage, Term, Update
 
 
 class ValueOptions(PolicyOptions):
@@ -71,6 +74,31 @@ def value_update(options: ValueOptions) -> Update:
 def united(*streams: Sequence[str]) -> tuple[str, ...]:
     """Each token stream once."""
     return tuple(dict.fromkeys(name for some in streams for name in some))
+
+
+def value_stage(
+    options: ValueOptions,
+    materials: Materials,
+    *,
+    credit: Credit,
+    terms: Mapping[str, Term],
+    needs: Sequence[str],
+    steps: bool = False,
+) -> Stage:
+    """A stage of these policy terms and the value term. needs: of the credit and of the terms. steps: see
+    `value_samples`."""
+    return Stage(
+        name=materials.name,
+        source=task_source(options, materials),
+        iterations=options.iterations,
+        reward=returns_of(options.reward),
+        credit=credit,
+        samples=partial(value_samples, terms=tuple(terms), steps=steps),
+        terms={**terms, VALUE: value_term(options)},
+        needs=tuple(needs),
+        sampling=materials.sampling,
+        update=value_update(options),
+    )
 
 
 def value_recipe(

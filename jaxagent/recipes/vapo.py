@@ -11,18 +11,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from pydantic import Field
 
 from jaxagent.batch.targets import token_mean
-from jaxagent.batch.values import VALUE, value_samples
 from jaxagent.credit.gae import GaeRule, gae
 from jaxagent.learn.terms import clipped_pg
 from jaxagent.recipes.base import Materials
-from jaxagent.recipes.policy import task_source
-from jaxagent.recipes.rewards import returns_of
-from jaxagent.recipes.values import ValueOptions, united, value_recipe, value_term, value_update
+from jaxagent.recipes.policy import PG
+from jaxagent.recipes.values import ValueOptions, united, value_recipe, value_stage
 from jaxagent.stage import Stage, Term
 
 
@@ -50,19 +46,12 @@ def stage(options: VapoOptions, materials: Materials) -> Stage:
         rewards=options.rewards,
         bootstrap=options.bootstrap_truncated,
     )
-    terms = {"pg": Term(clipped_pg(options.clip_low, options.clip_high), token_mean)}
-    terms[VALUE] = value_term(options)
-    return Stage(
-        name=materials.name,
-        source=task_source(options, materials),
-        iterations=options.iterations,
-        reward=returns_of(options.reward),
+    return value_stage(
+        options,
+        materials,
         credit=gae(rule),
-        samples=partial(value_samples, terms=("pg",)),
-        terms=terms,
+        terms={PG: Term(clipped_pg(options.clip_low, options.clip_high), token_mean)},
         needs=united(("old",) if options.off_policy else (), rule.needs),
-        sampling=materials.sampling,
-        update=value_update(options),
     )
 
 

@@ -8,19 +8,16 @@ is clipped in the loss: keep to one epoch, for later ones nothing holds the poli
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from jaxagent.batch.targets import token_mean
-from jaxagent.batch.values import VALUE, value_samples
 from jaxagent.credit.vtrace import VtraceRule, vtrace
 from jaxagent.learn.terms import policy_gradient
 from jaxagent.recipes.base import Materials
-from jaxagent.recipes.policy import task_source
-from jaxagent.recipes.rewards import returns_of
-from jaxagent.recipes.values import ValueOptions, value_recipe, value_term, value_update
+from jaxagent.recipes.policy import PG
+from jaxagent.recipes.values import ValueOptions, value_recipe, value_stage
 from jaxagent.stage import Stage, Term
 
 
@@ -66,18 +63,13 @@ def stage(options: VtraceOptions, materials: Materials) -> Stage:
         rewards=options.rewards,
         bootstrap=options.bootstrap_truncated,
     )
-    terms = {"pg": Term(policy_gradient(), token_mean)}
-    return Stage(
-        name=materials.name,
-        source=task_source(options, materials),
-        iterations=options.iterations,
-        reward=returns_of(options.reward),
+    return value_stage(
+        options,
+        materials,
         credit=vtrace(rule),
-        samples=partial(value_samples, terms=tuple(terms), steps=options.level == "step"),
-        terms={**terms, VALUE: value_term(options)},
+        terms={PG: Term(policy_gradient(), token_mean)},
         needs=rule.needs,
-        sampling=materials.sampling,
-        update=value_update(options),
+        steps=options.level == "step",
     )
 
 
