@@ -127,15 +127,18 @@ class Weights:
 
     def go_back(self, read: Callable[[Any], dict[str, Any]], *, within: bool) -> dict[str, Any]:
         """Arrays of an earlier checkpoint of this stage, under a version that the decoder has not seen: it takes no
-        older one. What was trained is let go first. read: into this template. within: not that of the stage's start.
+        older one. What was trained and kept is let go first. read: into this template. within: not that of the stage's
+        start.
         """
         learner = self.learner
         self.version = max(self.version, self.engine.version) + 1
-        if not within:
-            self._params = read({"params": _shapes(learner.params)})["params"]
-            return {"params": self._params}
         template = _shapes(self.state())
-        self._reference, learner.state = None, template["train"]
+        self._reference = self._average = None
+        learner.model = replace(learner.model, frozen={})
+        learner.state = template["train"]
+        if not within:
+            self._params = read({"params": learner.params})["params"]
+            return {"params": self._params}
         state = read(template)
         train = state["train"]
         state["train"] = replace(train, version=train.version * 0 + self.version)
