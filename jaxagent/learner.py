@@ -101,24 +101,23 @@ class Learner:
         """The same groups with these token streams on every segment (scoring.py); no two passes where one will do."""
         return add_streams(groups, streams, self.token_scores)
 
-    def score_segments(self, segments: Sequence[Segment], *, weights: str = "current") -> list[np.ndarray]:
-        """Log-prob of every sampled token, [T] float32 a segment, 0 elsewhere. Order is kept."""
-        return [scores.logprob_T for scores in self.token_scores(segments, weights=weights)]
-
-    def token_scores(self, segments: Sequence[Segment], *, weights: str = "current") -> list[TokenScores]:
-        """Log-prob and entropy at every sampled token, and value of the state before it. Order is kept."""
+    def token_scores(
+        self, segments: Sequence[Segment], *, weights: str = "current", entropy: bool = False
+    ) -> list[TokenScores]:
+        """Log-prob of every sampled token, value of the state before it, and its entropy if asked. Order is kept."""
         samples = [_to_score(index, segment) for index, segment in enumerate(segments)]
         packed = self._pack(samples, {SCORED: Term(cross_entropy(), token_mean)})
         if not packed:
-            empty = [np.zeros(len(segment.ids_T), np.float32) for segment in segments]
-            return [TokenScores(zero_T, zero_T, zero_T) for zero_T in empty]
+            zeros = [np.zeros(len(segment.ids_T), np.float32) for segment in segments]
+            return [TokenScores(zero_T, zero_T, zero_T if entropy else None) for zero_T in zeros]
         score, params = self._scorer(weights)
         scores = [score(params, part.batch) for part in packed]
+        none = [None] * len(segments)
         logprobs = unpack(packed, [part.logprob_BS for part in scores])
-        entropies = unpack(packed, [part.entropy_BS for part in scores])
         values = [part.value_BS for part in scores if part.value_BS is not None]
-        with_values = unpack(packed, values) if values else [None] * len(segments)
-        return [TokenScores(*parts) for parts in zip(logprobs, entropies, with_values, strict=True)]
+        with_values = unpack(packed, values) if values else none
+        entropies = unpack(packed, [part.entropy_BS for part in scores]) if entropy else none
+        return [TokenScores(*parts) for parts in zip(logprobs, with_values, entropies, strict=True)]
 
     def at(self, iteration: int) -> None:
         """From now on log-probs are those of the distribution that this iteration samples from."""
@@ -227,13 +226,12 @@ def summary(taken: Sequence[Metrics]) -> Metrics:
 
 
 def _to_score(index: int, segment: Segment) -> Sample:
-    mask_T = segment.mask_T.astype(np.float32)
-    mask_T[:1] = 0
+    scored_T = segment.scored_T.astype(np.float32)
     return Sample(
         trajectory=index,
         ids_T=segment.ids_T,
         step_T=segment.step_T,
-        advantage_T=np.zeros(len(mask_T), np.float32),
-        include={SCORED: mask_T},
+        advantage_T=np.zeros(len(scored_T), np.float32),
+        include={SCORED: scored_T},
         logprobs={},
     )

@@ -28,11 +28,14 @@ CUT = (Status.STEP_LIMIT, Status.LENGTH)  # ended by a budget, not by the policy
 
 
 class TokenScores(NamedTuple):
-    """Log-prob and entropy at every sampled token of one segment, 0 elsewhere. value_T: None without a value head."""
+    """Of every sampled token of one segment, 0 elsewhere.
+
+    value_T: None without a value head. entropy_T: None unless it was asked for; only teachers read it.
+    """
 
     logprob_T: Float[np.ndarray, "T"]
-    entropy_T: Float[np.ndarray, "T"]
     value_T: Float[np.ndarray, "T"] | None = None
+    entropy_T: Float[np.ndarray, "T"] | None = None
 
 
 @runtime_checkable

@@ -27,7 +27,9 @@ class Scorer(Protocol):
     @property
     def row(self) -> int: ...
 
-    def token_scores(self, segments: Sequence[Segment], *, weights: str = "current") -> list[TokenScores]: ...
+    def token_scores(
+        self, segments: Sequence[Segment], *, weights: str = "current", entropy: bool = False
+    ) -> list[TokenScores]: ...
 
 
 def taught(
@@ -42,18 +44,15 @@ def taught(
         return credited, {}
     reviewed = [_reviewed(item, teacher, learner.row, renderer) for item in credited]
     segments = [segment for found in reviewed for segment in found.segments]
-    scores = learner.token_scores(segments, weights=teacher.weights)
+    scores = learner.token_scores(segments, weights=teacher.weights, entropy=True)
     counts: Metrics = {
         "teacher/taught": float(sum(bool(found.segments) for found in reviewed)),
         "teacher/too_long": float(sum(found.untaught for found in reviewed)),
         "teacher/cut": float(sum(found.cut for found in reviewed)),
     }
-    tokens = sum(int(_scored(segment).sum()) for segment in segments)
+    tokens = sum(int(segment.scored_T.sum()) for segment in segments)
     if tokens:
-        entropy = sum(
-            float(found.entropy_T[_scored(s)].sum()) for found, s in zip(scores, segments, strict=True)
-        )
-        counts["teacher/entropy"] = entropy / tokens
+        counts["teacher/entropy"] = _total_entropy(scores, segments) / tokens
     scored = iter([score.logprob_T for score in scores])
     return [_with_stream(item, scored) if f.segments else item for item, f in zip(credited, reviewed)], counts
 
@@ -78,11 +77,13 @@ def _reviewed(item: Credited, teacher: Teacher, row: int, renderer: Renderer) ->
     return _Reviewed(shorter, cut=bool(shorter), untaught=not shorter)
 
 
-def _scored(segment: Segment) -> np.ndarray:
-    """Sampled tokens that a row before them scores."""
-    mask_T = np.array(segment.mask_T, bool)
-    mask_T[:1] = False
-    return mask_T
+def _total_entropy(scores: Sequence[TokenScores], segments: Sequence[Segment]) -> float:
+    """Over the scored tokens."""
+    total = 0.0
+    for found, segment in zip(scores, segments, strict=True):
+        assert found.entropy_T is not None, "the pass was asked for entropies"
+        total += float(found.entropy_T[segment.scored_T].sum())
+    return total
 
 
 def _with_stream(item: Credited, scored: Iterator[Float[np.ndarray, "T"]]) -> Credited:

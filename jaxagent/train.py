@@ -14,7 +14,8 @@ from functools import partial
 import numpy as np
 
 from jaxagent.batch.masks import mask_metrics
-from jaxagent.checks import check_parity, mismatch_metrics, own
+from jaxagent.batch.mismatch import difference_metrics
+from jaxagent.checks import check_parity, own
 from jaxagent.clock import PYTHON
 from jaxagent.collector import Collector
 from jaxagent.credit.stats import credit_metrics, group_metrics
@@ -83,7 +84,7 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
         run.weights.hand_off(learner)
     clock.lap("hand_off")
     if "old" in stage.needs:
-        metrics |= mismatch_metrics(own(groups))
+        metrics |= difference_metrics(own(groups))
     if stage.filter:
         trained = set(map(id, kept))  # a filter may add to what it hands on: replay does
         metrics["filter/dropped"] = float(sum(id(item) not in trained for item in credited))

@@ -246,6 +246,13 @@ class Segment:
     step_T: Int[np.ndarray, "T"]
     logprobs: Mapping[str, Float[np.ndarray, "T"]]
 
+    @property
+    def scored_T(self) -> Bool[np.ndarray, "T"]:
+        """Sampled tokens that a row before them scores: token 0 has no logits."""
+        scored_T = np.array(self.mask_T, bool)
+        scored_T[:1] = False
+        return scored_T
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trajectory:

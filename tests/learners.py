@@ -35,6 +35,11 @@ def make_learner(
     return Learner(model, params, stage, PackConfig(rows=rows, length=64), version=version)
 
 
+def logprobs(learner, segments, *, weights="current"):
+    """Log-prob of every sampled token, [T] a segment."""
+    return [scores.logprob_T for scores in learner.token_scores(segments, weights=weights)]
+
+
 def make_engine(graphdef, params, spec, **options):
     engine = Engine(graphdef, spec, slots=4, buckets=BUCKETS, tokens=8, **options)
     engine.load(params, 0)

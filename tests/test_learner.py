@@ -26,7 +26,7 @@ from jaxagent.stage import Term, Update
 from jaxagent.types import Sample
 from tests.decode.engines import SPEC
 from tests.learn import cases
-from tests.learners import episodes, make_engine, make_learner
+from tests.learners import episodes, logprobs, make_engine, make_learner
 
 
 def segments_of(counts):
@@ -153,7 +153,7 @@ def test_a_temperature_schedule_is_that_of_sampler_and_trainer_and_compiles_noth
         learner.at(iteration)
         engine.load(learner.params, learner.version)
         segments = episodes(engine, seed=iteration, temperature=temperature)
-        scores = learner.token_scores(segments)
+        scores = learner.token_scores(segments, entropy=True)
         for segment, score in zip(segments, scores, strict=True):
             np.testing.assert_allclose(score.logprob_T, segment.logprobs["behaviour"], atol=TOLERANCE)
         entropies.append(
@@ -180,13 +180,13 @@ def test_a_teacher_of_another_size_scores_the_same_tokens():
     learner = make_learner(graphdef, params, teacher=network)
     alone = make_learner(*create(other, seed=5))
     for found_T, expected_T in zip(
-        learner.score_segments(segments, weights="checkpoint"), alone.score_segments(segments), strict=True
+        logprobs(learner, segments, weights="checkpoint"), logprobs(alone, segments), strict=True
     ):
         np.testing.assert_array_equal(found_T, expected_T)
     with pytest.raises(ConfigError, match="not kept"):
-        learner.score_segments(segments, weights="ema")
+        logprobs(learner, segments, weights="ema")
     with pytest.raises(ConfigError, match="not kept"):
-        alone.score_segments(segments, weights="checkpoint")
+        logprobs(alone, segments, weights="checkpoint")
 
 
 # --- adapters, from training to decoder and export ----------------------------------------------------------
@@ -253,7 +253,7 @@ def test_adapters_alone_are_trained_reach_the_decoder_and_are_exported(tmp_path)
         engine.load(learner.params, learner.version)
         assert engine.checksum != before
         segments = episodes(engine, seed=iteration)
-        for segment, scored_T in zip(segments, learner.score_segments(segments), strict=True):
+        for segment, scored_T in zip(segments, logprobs(learner, segments), strict=True):
             np.testing.assert_allclose(scored_T, segment.logprobs["behaviour"], atol=TOLERANCE)
         learner.update(learnt_from(segments, "pg"), seed=(iteration,))
     meter.close()
@@ -261,7 +261,7 @@ def test_adapters_alone_are_trained_reach_the_decoder_and_are_exported(tmp_path)
     assert learner.version == 5
     assert_adapters_alone_moved(learner.params)
 
-    (now_T,) = learner.score_segments(first[:1])
+    (now_T,) = logprobs(learner, first[:1])
     assert (
         np.abs(now_T - first[0].logprobs["behaviour"]).max() > 0.1
     )  # the base no longer describes the policy

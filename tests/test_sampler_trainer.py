@@ -9,7 +9,7 @@ import pytest
 from jaxagent.model.spec import ModelSpec
 from jaxagent.model.transformer import create
 from tests.decode.engines import SPEC
-from tests.learners import TURNS, episodes, make_engine, make_learner
+from tests.learners import TURNS, episodes, logprobs, make_engine, make_learner
 
 MOE = ModelSpec(
     family="qwen3_moe", vocab=300, width=32, layers=2, heads=4, kv_heads=2, head_dim=8, mlp=16, qk_norm=True,
@@ -35,7 +35,7 @@ def test_log_probs_of_an_episode(spec, dtype, temperature, tolerance):
     segments = episodes(make_engine(graphdef, params, spec, dtype=dtype), temperature=temperature)
     learner = make_learner(graphdef, params, temperature=temperature)
     worst = 0.0
-    for segment, scored_T in zip(segments, learner.score_segments(segments), strict=True):
+    for segment, scored_T in zip(segments, logprobs(learner, segments), strict=True):
         assert segment.mask_T.sum() == sum(sampled for _, sampled in TURNS)
         assert segment.logprobs["behaviour"][segment.mask_T].max() < -0.1
         worst = max(worst, np.abs(scored_T - segment.logprobs["behaviour"])[segment.mask_T].max())

@@ -48,7 +48,7 @@ class Asked:
     def __call__(self, segments, *, weights):
         self.asked.append((weights, [len(s.ids_T) for s in segments]))
         places = [np.arange(len(s.ids_T), dtype=np.float32) for s in segments]
-        return [TokenScores(-p_T, p_T * 0, p_T * 10 if self.valued else None) for p_T in places]
+        return [TokenScores(-p_T, p_T * 10 if self.valued else None) for p_T in places]
 
 
 def test_streams_of_the_same_parameters_share_a_pass():
@@ -109,3 +109,13 @@ def test_nothing_sampled_is_nothing_scored():
     learner = make_learner(cases.model()[0], cases.params())
     (scores,) = learner.token_scores([silent])
     assert scores.logprob_T.tolist() == [0, 0, 0, 0]
+
+
+def test_entropies_are_fetched_for_those_who_ask():
+    learner = make_learner(cases.model()[0], cases.params())
+    (plain,) = learner.token_scores([segment(7, 0)])
+    (asked,) = learner.token_scores([segment(7, 0)], entropy=True)
+    assert plain.entropy_T is None
+    assert asked.entropy_T[3:].min() > 0
+    assert not asked.entropy_T[:3].any()
+    np.testing.assert_array_equal(plain.logprob_T, asked.logprob_T)

@@ -37,10 +37,11 @@ class Positions:
     def __init__(self, row):
         self.row, self.asked = row, []
 
-    def token_scores(self, segments, *, weights="current"):
+    def token_scores(self, segments, *, weights="current", entropy=False):
+        assert entropy, "a teacher's entropy is a metric"
         self.asked.append((weights, [segment.ids_T.tolist() for segment in segments]))
         places = [np.arange(len(s.ids_T), dtype=np.float32) * s.mask_T for s in segments]
-        return [TokenScores(-place_T, 2 * place_T) for place_T in places]
+        return [TokenScores(-place_T, entropy_T=2 * place_T) for place_T in places]
 
 
 def credited(task_id, steps):

@@ -1,7 +1,8 @@
 """Sampler against trainer: constant token weights for a policy loss, from log-probs that are constants themselves.
 
 In: samples with the streams "old" (trainer) and "behaviour" (sampler). Out: the same with a stream "mismatch" that
-`corrected` (learn/terms.py) multiplies the loss by; denominators do not change. rho = exp(old - behaviour).
+`corrected` (learn/terms.py) multiplies the loss by; denominators do not change. rho = exp(old - behaviour). And what
+the log says: how far the two are apart (mismatch/*), and what a rule does about it (is/*, importance sampling).
 
     old [-1, -.5, -2]   behaviour [-1.2, -.5, -3.2]   rho [1.2214, 1, 3.3201], product 4.0552, geometric mean 1.5947
     token_trunc(2)      [1.2214, 1, 2]                 TIS
@@ -23,7 +24,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from jaxagent.errors import ConfigError, DataError
-from jaxagent.types import Metrics, Sample
+from jaxagent.types import Group, Metrics, Sample, Segment
 
 STREAM = "mismatch"
 MAX_LOG_RATIO = 20.0
@@ -105,7 +106,30 @@ def weighted(
     return out
 
 
-def mismatch_metrics(samples: Sequence[Sample], weigh: Weigh, *, term: str = "pg") -> Metrics:
+def difference_metrics(groups: Sequence[Group]) -> Metrics:
+    """mismatch/*: mean and largest difference at the sampled tokens of the segments' streams "old" and "behaviour", and
+    the k3 estimate of the KL. Whether an error (checks.py) or a correction follows is not said here."""
+    difference_X = differences(segments_of(groups))
+    if not len(difference_X):
+        return {}
+    return {
+        "mismatch/abs_mean": float(np.abs(difference_X).mean()),
+        "mismatch/abs_max": float(np.abs(difference_X).max()),
+        "mismatch/kl": float((_exp(difference_X) - 1 - difference_X).mean()),
+    }
+
+
+def segments_of(groups: Sequence[Group]) -> list[Segment]:
+    return [s for group in groups for trajectory in group.trajectories for s in trajectory.segments]
+
+
+def differences(segments: Sequence[Segment]) -> Float[np.ndarray, "X"]:
+    """trainer - sampler of every sampled token."""
+    parts = [(s.logprobs["old"] - s.logprobs["behaviour"])[s.scored_T] for s in segments]
+    return np.concatenate([np.zeros(0, np.float32), *parts])
+
+
+def importance_metrics(samples: Sequence[Sample], weigh: Weigh, *, term: str = "pg") -> Metrics:
     """is/*: ratios of the trained tokens, the share that the rule cuts, k3 = mean(rho - 1 - log rho), and the effective
     sample size of the weights (sum w)^2 / (n sum w^2)."""
     logs = _log_ratios(samples, term)

@@ -20,7 +20,7 @@ from jaxtyping import Float
 
 from jaxagent.errors import ConfigError
 from jaxagent.stage import Aggregate
-from jaxagent.types import Credited, ExecStatus, Sample, Segment, Trajectory
+from jaxagent.types import Credited, Sample, Segment, Trajectory
 
 Weights = tuple[list[np.ndarray], float]
 TokenWeight = Callable[[Trajectory, Segment], np.ndarray]
@@ -46,7 +46,7 @@ def policy_samples(
     for index, item in enumerate(credited):
         drop = item.trajectory.masked or (excluded is not None and excluded(item.trajectory))
         for number, segment in enumerate(item.trajectory.segments):
-            mask_T = _trainable(segment) & (not drop)
+            mask_T = segment.scored_T & (not drop)
             include = {name: mask_T.astype(np.float32) for name in terms}
             taught = "teacher" in segment.logprobs
             include |= {name: (mask_T & taught).astype(np.float32) for name in teacher_terms}
@@ -70,25 +70,16 @@ def imitation_samples(
     samples = []
     for index, item in enumerate(credited):
         for number, segment in enumerate(item.trajectory.segments):
-            mask_T = _trainable(segment)
+            mask_T = segment.scored_T
             weight_T = mask_T.astype(np.float32)
             if mask_errors:
-                failed = [
-                    s.exec_status not in (ExecStatus.OK, ExecStatus.NONE) for s in item.trajectory.steps
-                ]
-                weight_T *= ~_per_token(np.array(failed, bool), segment.step_T)
+                failed_K = np.array([step.exec_status.failed for step in item.trajectory.steps], bool)
+                weight_T *= ~_per_token(failed_K, segment.step_T)
             if token_weight is not None:
                 weight_T *= np.asarray(token_weight(item.trajectory, segment), np.float32)
             if weight_T.any():
                 samples.append(_sample(index, item, number, mask_T, {term: weight_T}))
     return samples
-
-
-def _trainable(segment: Segment) -> np.ndarray:
-    """Sampled tokens that a row before them scores: token 0 has no logits."""
-    mask_T = np.array(segment.mask_T, bool)
-    mask_T[:1] = False
-    return mask_T
 
 
 def _per_token(value_K: np.ndarray, step_T: np.ndarray) -> np.ndarray:

@@ -10,14 +10,14 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from jaxagent.credit.group import returns, survivors
 from jaxagent.errors import ConfigError
 from jaxagent.rewards.kl import kl_penalty
 from jaxagent.rewards.step_rewards import StepRewards, discounted, outcome_rewards
 from jaxagent.stage import Credit
-from jaxagent.types import Credited, Group, Segment, Task, Trajectory
+from jaxagent.types import Credited, Group, Task, Trajectory
 
 Baseline = Callable[[Float[np.ndarray, "N"]], float]
 """Returns of the batch's survivors -> b."""
@@ -160,11 +160,7 @@ def _trained(trajectory: Trajectory) -> list[Int[np.ndarray, "_"]]:
     """Indices of each segment's trained tokens: none where the trajectory is masked, never token 0."""
     if trajectory.masked:
         return [np.zeros(0, np.int64) for _ in trajectory.segments]
-    return [np.flatnonzero(_scored(segment)) for segment in trajectory.segments]
-
-
-def _scored(segment: Segment) -> Bool[np.ndarray, "T"]:
-    return segment.mask_T & (np.arange(segment.mask_T.size) > 0)
+    return [np.flatnonzero(segment.scored_T) for segment in trajectory.segments]
 
 
 def _per_token(trajectory: Trajectory, value_X: Float[np.ndarray, "X"]) -> Credited:

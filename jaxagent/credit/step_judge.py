@@ -102,6 +102,5 @@ def as_numbers(record: Labels) -> np.ndarray:
 
 def script_labels(request: AuxRequest) -> str:
     """Script of the role for worlds without a language model: a step that failed to execute is BAD, others GOOD."""
-    good = (ExecStatus.OK, ExecStatus.NONE)
-    labels = ["GOOD" if step["status"] in good else "BAD" for step in request.payload["steps"]]
+    labels = ["BAD" if ExecStatus(step["status"]).failed else "GOOD" for step in request.payload["steps"]]
     return json.dumps({"labels": labels})

@@ -64,10 +64,9 @@ def sampled(trajectory: Trajectory) -> Tokens:
     """Token 0 of a segment is never scored and never counts."""
     places, steps = [], []
     for segment in trajectory.segments:
-        mask_T = np.array(segment.mask_T, bool)
-        mask_T[:1] = False
-        places.append(np.flatnonzero(mask_T))
-        steps.append(np.asarray(segment.step_T, np.int64)[mask_T])
+        scored_T = segment.scored_T
+        places.append(np.flatnonzero(scored_T))
+        steps.append(np.asarray(segment.step_T, np.int64)[scored_T])
     none = np.zeros(0, np.int64)
     step_X = np.concatenate([none, *steps])
     order_X = np.argsort(step_X, kind="stable")

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from jaxagent.batch.mismatch import (
     Weigh,
     geo_mask,
-    mismatch_metrics,
+    importance_metrics,
     seq_mask,
     seq_trunc,
     token_mask,
@@ -94,7 +94,7 @@ def corrected_stage(stage: Stage, options: MismatchOptions, *, term: str = "pg")
 
     def measure(groups: Sequence[Group], made: Sequence[Sample]) -> Metrics:
         before = stage.measure(groups, made) if stage.measure else {}
-        return {**before, **mismatch_metrics(made, weigh, term=term)}
+        return {**before, **importance_metrics(made, weigh, term=term)}
 
     policy = stage.terms[term]
     assert isinstance(policy.loss, Loss)

@@ -79,7 +79,7 @@ def script_write(request: AuxRequest) -> str:
             )
     mistakes = []
     for episode in payload["failures"]:
-        bad = [step for step in episode["steps"] if step["status"] not in (ExecStatus.OK, ExecStatus.NONE)]
+        bad = [step for step in episode["steps"] if ExecStatus(step["status"]).failed]
         if bad:
             lines = bad[0]["observation"].strip().splitlines() or [bad[0]["status"]]
             mistakes.append(

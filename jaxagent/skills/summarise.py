@@ -118,7 +118,7 @@ def script_summary(request: AuxRequest) -> str:
     steps: Sequence[Mapping[str, Any]] = payload["steps"]
     solved = bool(payload["success"])
     worked = [step["action"] for step in steps if solved and step["status"] == ExecStatus.OK]
-    failed = [step for step in steps if step["status"] not in (ExecStatus.OK, ExecStatus.NONE)]
+    failed = [step for step in steps if ExecStatus(step["status"]).failed]
     mistake = None
     if failed:
         lines = failed[0]["observation"].strip().splitlines() or [failed[0]["status"]]

@@ -85,17 +85,17 @@ def test_denominators_stay_those_of_all_tokens():
 
 
 def test_metrics():
-    found = mismatch.mismatch_metrics([sample()], mismatch.token_trunc(2.0))
+    found = mismatch.importance_metrics([sample()], mismatch.token_trunc(2.0))
     assert found["is/ratio_mean"] == pytest.approx((1.221403 + 1 + 3.320117) / 3, abs=1e-6)
     assert found["is/ratio_max"] == pytest.approx(3.320117, abs=1e-6)
     assert found["is/ratio_min"] == 1.0
     assert found["is/trunc_frac"] == pytest.approx(1 / 3)
     assert found["is/k3_mismatch"] == pytest.approx(0.380507, abs=1e-6)
     assert found["is/ess"] == pytest.approx(4.221403**2 / (3 * (1.221403**2 + 1 + 4)), abs=1e-6)
-    rejected = mismatch.mismatch_metrics([sample()], mismatch.seq_mask(0.5, 2.0))
+    rejected = mismatch.importance_metrics([sample()], mismatch.seq_mask(0.5, 2.0))
     assert (rejected["is/trunc_frac"], rejected["is/ess"]) == (1.0, 0.0)
-    assert mismatch.mismatch_metrics([], mismatch.token_trunc()) == {}
-    assert mismatch.mismatch_metrics([sample(trained=[0, 0, 0])], mismatch.token_trunc()) == {}
+    assert mismatch.importance_metrics([], mismatch.token_trunc()) == {}
+    assert mismatch.importance_metrics([sample(trained=[0, 0, 0])], mismatch.token_trunc()) == {}
 
 
 def test_missing_streams_and_bad_bounds_are_named():
