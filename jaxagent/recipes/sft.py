@@ -15,6 +15,7 @@ from scratch, which otherwise learn to copy late or never.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -32,16 +33,16 @@ from jaxagent.data.selection import Select, selection, selection_metrics, skille
 from jaxagent.errors import DataError
 from jaxagent.learn.terms import cross_entropy
 from jaxagent.recipes.base import Materials, Recipe
+from jaxagent.recipes.steps import OptimizerOptions, single_steps
 from jaxagent.recipes.unread import refuse_unread
-from jaxagent.records import Record
 from jaxagent.skills.hand_on import HEADINGS, ChainExpert, handing_on
-from jaxagent.stage import Stage, Term, Update
+from jaxagent.stage import Stage, Term
 from jaxagent.types import ExecStatus, Group, Metrics, Task, Trajectory
 
 WEIGHTS = {"token": token_mean, "trajectory": seq_mean_token_mean}
 
 
-class SftOptions(Record):
+class SftOptions(OptimizerOptions):
     """iterations: optimiser steps, of `batch` conversations each.
 
     demonstrations: expert episodes to play, tasks taken from the start of the training split, round and round.
@@ -72,10 +73,7 @@ class SftOptions(Record):
     optimizer: Literal["adamw", "muon"] = "adamw"
     learning_rate: float = Field(1e-5, gt=0)
     adam_learning_rate: float | None = None
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_steps: int = Field(0, ge=0)
     weight_decay: float = Field(0.0, ge=0)
-    max_grad_norm: float = Field(1.0, ge=0)
 
     @model_validator(mode="after")
     def _fits(self) -> SftOptions:
@@ -111,15 +109,10 @@ def stage(options: SftOptions, materials: Materials) -> Stage:
             token_weight=weigh if options.literal_weight != 1 else None,
         ),
         terms={"ce": Term(cross_entropy(), WEIGHTS[options.weigh])},
-        update=Update(
-            learning_rate=options.learning_rate,
+        update=replace(
+            single_steps(options),
             optimizer=options.optimizer,
             adam_learning_rate=options.adam_learning_rate,
-            schedule=options.schedule,
-            warmup_steps=options.warmup_steps,
-            steps_per_iteration=1,
-            weight_decay=options.weight_decay,
-            max_grad_norm=options.max_grad_norm,
         ),
     )
 
