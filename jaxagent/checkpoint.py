@@ -5,7 +5,6 @@
         device/            Orbax: one entry a leaf, named by its path in the tree ("params/layers/q/kernel")
         host.json          RNG seeds, source states, stage index, iteration, counters, fingerprint
         commit.json        written last, in one rename: leaves, shapes, dtypes, and the size of every file
-      best.json            which step scored best
 
 A checkpoint without a valid commit.json, or whose files are not those it lists, was interrupted: it is
 skipped on restore and removed by a later save. Nothing that was committed is ever overwritten; saving a step
@@ -28,12 +27,21 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
+from jaxagent.checkpoint_files import (
+    COMMIT,
+    DEVICE,
+    HOST,
+    checkpoint_folders,
+    committed,
+    sizes_of,
+    whole_steps,
+    write_whole,
+)
 from jaxagent.checkpoint_state import abstract, check_leaves, host_json, like, named, signature
 from jaxagent.errors import ConfigError, DataError
 
 log = logging.getLogger(__name__)
 
-COMMIT, HOST, DEVICE, BEST = "commit.json", "host.json", "device", "best.json"
 CRITIC = "critic/"  # below them: the value head
 PARAMS = ("train/params/", "params/")  # where the loop keeps parameters: within a stage, at its end
 
@@ -45,17 +53,10 @@ class Restored:
     host_state: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Best:
-    step: int
-    metric: str
-    value: float
-
-
 class Checkpointer:
     """Owns the checkpoint folder of a run. Every process of a multi-host run calls every method.
 
-    keep: newest checkpoints that stay; the best one (`mark_best`) stays as well.
+    keep: newest checkpoints that stay.
     """
 
     def __init__(self, folder: str | epath.PathLike, *, keep: int = 3):
@@ -112,37 +113,25 @@ class Checkpointer:
         self.wait()
         self._orbax.close()
 
-    def mark_best(self, step: int, *, metric: str, value: float) -> bool:
-        """Point to `step` if `value` is above the best so far (the first of equals stays). True if it is."""
-        best = self.best()
-        if not np.isfinite(value) or (best is not None and value <= best.value):
-            return False
-        if jax.process_index() == 0:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            _write(self.folder / BEST, json.dumps({"step": step, "metric": metric, "value": float(value)}))
-        return True
-
     def _finish(self, target: epath.Path, record: dict[str, Any], primary: bool) -> None:
         """Background thread: wait for the arrays, commit, drop what is no longer kept."""
         try:
             self._orbax.wait_until_finished()
             if primary:
-                _write(target / COMMIT, json.dumps(record | {"files": _sizes(target)}))
+                write_whole(target / COMMIT, json.dumps(record | {"files": sizes_of(target)}))
                 self._prune()
         except BaseException as error:  # handed to the caller of the next save() or wait()
             self._error = error
 
     def _prune(self) -> None:
-        best = self.best()
         kept: list[int] = []
         for path, step in reversed(self._folders()):
-            whole = step not in kept and _committed(path) is not None
-            if whole and (len(kept) < self.keep or (best is not None and step == best.step)):
+            whole = step not in kept and committed(path) is not None
+            if whole and len(kept) < self.keep:
                 kept.append(step)
                 continue
-            (path / COMMIT).unlink(
-                missing_ok=True
-            )  # first, so that a kill in between leaves no whole-looking one
+            # First, so that a kill in between leaves none that looks whole.
+            (path / COMMIT).unlink(missing_ok=True)
             path.rmtree()
 
     def _new_name(self, step: int) -> str:
@@ -159,10 +148,6 @@ class Checkpointer:
         """Steps of the whole checkpoints, ascending."""
         return whole_steps(self.folder)
 
-    def best(self) -> Best | None:
-        path = self.folder / BEST
-        return Best(**json.loads(path.read_text())) if path.exists() else None
-
     def latest_host(self) -> Mapping[str, Any] | None:
         """Host state of the newest whole checkpoint: it may say which template the arrays need."""
         found = self._latest()
@@ -170,7 +155,7 @@ class Checkpointer:
 
     def hosts(self) -> dict[int, Mapping[str, Any]]:
         """Host state of every whole checkpoint, by step."""
-        whole = [(step, path) for path, step in self._folders() if _committed(path) is not None]
+        whole = [(step, path) for path, step in self._folders() if committed(path) is not None]
         return {step: json.loads((path / HOST).read_text()) for step, path in whole}
 
     def restore_latest(self, template: Any) -> Restored | None:
@@ -214,13 +199,13 @@ class Checkpointer:
                 )
             return newest
         for path, found in reversed(self._folders()):
-            if found == step and (record := _committed(path)) is not None:
+            if found == step and (record := committed(path)) is not None:
                 return path, record
         raise DataError(f"no whole checkpoint of step {step} in {self.folder}; there are {self.steps()}")
 
     def _latest(self) -> tuple[epath.Path, Mapping[str, Any]] | None:
         for path, _ in reversed(self._folders()):
-            if (record := _committed(path)) is not None:
+            if (record := committed(path)) is not None:
                 return path, record
             log.warning("skipping %s: it was not written to its end", path)
         return None
@@ -236,23 +221,7 @@ class Checkpointer:
         return Restored(record["step"], state, json.loads((path / HOST).read_text()))
 
     def _folders(self) -> list[tuple[epath.Path, int]]:
-        return _checkpoint_folders(self.folder)
-
-
-def whole_steps(folder: str | epath.PathLike) -> list[int]:
-    """Steps of the whole checkpoints of a folder, ascending; starts no device."""
-    found = _checkpoint_folders(epath.Path(folder))
-    return sorted({step for path, step in found if _committed(path) is not None})
-
-
-def _checkpoint_folders(folder: epath.Path) -> list[tuple[epath.Path, int]]:
-    """Checkpoint folders, whole or not, in the order (step, attempt)."""
-    found = []
-    for path in folder.iterdir() if folder.exists() else ():
-        step, _, attempt = path.name.partition(".")
-        if step.isdigit() and attempt.isdigit():
-            found.append((int(step), int(attempt), path))
-    return [(path, step) for step, _, path in sorted(found, key=lambda item: item[:2])]
+        return checkpoint_folders(self.folder)
 
 
 def _read(path: epath.Path, restore: Callable[[], Any]) -> Any:
@@ -263,36 +232,3 @@ def _read(path: epath.Path, restore: Callable[[], Any]) -> Any:
         raise DataError(
             f"checkpoint {path} is damaged ({error}); delete that folder to resume from the one before it"
         ) from error
-
-
-# --- the commit record ---------------------------------------------------------------------------------
-
-
-def _committed(path: epath.Path) -> dict[str, Any] | None:
-    """The commit record if the checkpoint is whole: every file there with its size, host state unchanged."""
-    try:
-        record = json.loads((path / COMMIT).read_text())
-        host = (path / HOST).read_text()
-    except (OSError, ValueError):
-        return None
-    whole = zlib.crc32(host.encode()) == record["host_crc32"] and _sizes(path) == record["files"]
-    return record if whole else None
-
-
-def _sizes(path: epath.Path, prefix: str = "") -> dict[str, int]:
-    """Relative name -> bytes of every file below `path`, the commit record itself left out."""
-    sizes: dict[str, int] = {}
-    for child in path.iterdir():
-        name = prefix + child.name
-        if child.is_dir():
-            sizes |= _sizes(child, name + "/")
-        elif name not in (COMMIT, COMMIT + ".tmp"):
-            sizes[name] = child.stat().length
-    return sizes
-
-
-def _write(path: epath.Path, text: str) -> None:
-    """Write a small file so that it is there whole or not at all."""
-    partial = path.parent / (path.name + ".tmp")
-    partial.write_text(text)
-    partial.replace(path)

@@ -20,6 +20,7 @@ from typing import Any
 from jaxagent.auxlm.chat import ChatAgent, ChatEndpoint, ChatRules
 from jaxagent.auxlm.endpoint import EndpointBackend, EndpointConfig
 from jaxagent.chat.tokenizer import HUB_PREFIX
+from jaxagent.checkpoint_files import whole_steps
 from jaxagent.clock import COMPILATION, DECODE, ENVIRONMENTS, Meter
 from jaxagent.config import RunConfig
 from jaxagent.envs.protocol import EnvSpec
@@ -116,8 +117,6 @@ def _run_folder(path: Path) -> tuple[Path, int | None]:
 
 def _run(config: RunConfig, env: EnvSpec, tasks: Tasks, *, folder: Path, step: int | None) -> Entrant:
     """A checkpoint of a run of ours. The newest one is pinned here: training may go on meanwhile."""
-    from jaxagent.checkpoint import whole_steps
-
     theirs = read_run(folder / CONFIG)
     steps = whole_steps(folder / "checkpoints")
     if not steps or (step is not None and step not in steps):
