@@ -229,7 +229,7 @@ def test_host_state_that_json_would_change_is_refused(checkpointer, state, messa
 
 def test_an_error_while_writing_reaches_the_caller(checkpointer, monkeypatch):
     monkeypatch.setattr(
-        "jaxagent.checkpoint._sizes", lambda path: (_ for _ in ()).throw(OSError("disk full"))
+        "jaxagent.checkpoint.sizes_of", lambda path: (_ for _ in ()).throw(OSError("disk full"))
     )
     checkpointer.save(1, make_state(), {})
     with pytest.raises(DataError, match="disk full"):
