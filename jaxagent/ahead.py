@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from jaxagent.rollouts import Collected
+from jaxagent.collected import Collected
 
 Waiting = Callable[[], Collected]
 

@@ -12,11 +12,12 @@ from dataclasses import replace
 from functools import partial, reduce
 
 from jaxagent.ahead import Ahead
+from jaxagent.collected import Collected, collected_with, joined, marked, renewed
 from jaxagent.config import RunConfig
 from jaxagent.errors import ConfigError
 from jaxagent.plan import Plan
 from jaxagent.rollout.staleness import fresh, lag_metrics
-from jaxagent.rollouts import Collected, Rollouts, collected_with, joined, marked, renewed
+from jaxagent.rollouts import Rollouts
 from jaxagent.stage import Stage
 from jaxagent.types import Sampling
 from jaxagent.weights import Weights

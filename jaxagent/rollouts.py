@@ -10,82 +10,30 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from jaxagent.clock import Meter
+from jaxagent.collected import Collected
 from jaxagent.config import RunConfig
 from jaxagent.envs.pool import Deadlines, EnvPool
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.ray_pool import RayCluster, open_ray_pool
 from jaxagent.plan import Plan
 from jaxagent.prepare import Prepared
-from jaxagent.rollout.episode import EpisodeLimits, run_episode
+from jaxagent.rollout.episode import Setup, run_episode
+from jaxagent.rollout.limits import EpisodeLimits
 from jaxagent.rollout.plans import Held, Quorum, RolloutRules, Runner, run_plans
 from jaxagent.rollout.settings import RolloutConfig
-from jaxagent.rollout.stats import rollout_metrics
 from jaxagent.rollout.talk import Agent, run_talk
-from jaxagent.stage import FollowUp
-from jaxagent.types import Completion, Generate, GenerateRequest, Group, Metrics, Sampling, Task
+from jaxagent.types import Completion, Generate, GenerateRequest, Sampling, Task
 
 T = TypeVar("T")
 Players = Callable[[EnvPool, Sampling, EpisodeLimits, int], Runner]
 """(pool, sampling rule, limits, seed) -> what plays one episode."""
 Through = Callable[[Runner], Runner]
 """Goes round what plays an episode, e.g. to keep what was played (eval/ledger.py)."""
-
-
-@dataclass(frozen=True)
-class Collected:
-    """An iteration's groups, and what collecting them looked like."""
-
-    groups: tuple[Group, ...]
-    metrics: Metrics
-
-
-def joined(first: Collected, second: Collected) -> Collected:
-    """Two rounds of one iteration."""
-    groups = first.groups + second.groups
-    counts = {
-        name: int(first.metrics[f"rollout/{name}"] + second.metrics[f"rollout/{name}"])
-        for name in ("submitted", "retries")
-    }
-    return Collected(groups, rollout_metrics(groups, **counts))
-
-
-def marked(collected: Collected, weights: str) -> Collected:
-    """Trajectories that other weights than the policy's have sampled say so in `extra["weights"]`."""
-    groups = tuple(
-        replace(
-            group,
-            trajectories=tuple(replace(t, extra={**t.extra, "weights": weights}) for t in group.trajectories),
-        )
-        for group in collected.groups
-    )
-    return replace(collected, groups=groups)
-
-
-def renewed(collected: Collected, groups: Sequence[Group], more: Metrics) -> Collected:
-    """The same round with other groups of the same episodes, counted again, and more metrics."""
-    names = ("submitted", "retries", "held_in", "held_out")
-    counts = {name: int(collected.metrics.get(f"rollout/{name}", 0)) for name in names}
-    return Collected(tuple(groups), {**rollout_metrics(groups, **counts), **more})
-
-
-def collected_with(
-    follow_up: FollowUp | None, plans: Sequence[Plan], play: Callable[[Sequence[Plan], int], Collected]
-) -> Collected:
-    """An iteration's rounds: its plans, then what `follow_up` asks for, until it asks for nothing.
-
-    play: (plans, number of the round).
-    """
-    collected = play(plans, 0)
-    number = 0
-    while follow_up is not None and (more := follow_up(collected.groups)):
-        number += 1
-        collected = joined(collected, play(more, number))
-    return collected
 
 
 class Rollouts:
@@ -216,16 +164,8 @@ def open_rollouts(prepared: Prepared, generate: Generate, meter: Meter) -> Rollo
     """Episodes of a policy of ours, token by token, as the run file says."""
 
     def players(pool: EnvPool, sampling: Sampling, limits: EpisodeLimits, seed: int) -> Runner:
-        return partial(
-            run_episode,
-            prepared.env,
-            generate=generate,
-            pool=pool,
-            renderer=prepared.renderer,
-            sampling=sampling,
-            limits=limits,
-            key_seed=seed,
-        )
+        setup = Setup(prepared.env, generate, pool, prepared.renderer, sampling, limits, seed)
+        return partial(run_episode, setup)
 
     first = next(iter(prepared.tasks.values()))[0]
     return _open(prepared.config, prepared.env, players, meter, first=first)
@@ -237,7 +177,7 @@ def open_talks(
     """Episodes of an agent that speaks in messages. agent: (sampling rule, seed) -> who plays."""
 
     def players(pool: EnvPool, sampling: Sampling, limits: EpisodeLimits, seed: int) -> Runner:
-        return partial(run_talk, spec, agent=agent(sampling, seed), pool=pool, limits=limits)
+        return partial(run_talk, spec=spec, agent=agent(sampling, seed), pool=pool, limits=limits)
 
     return _open(config, spec, players, meter)
 

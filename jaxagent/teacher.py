@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
-from jaxagent.rollout.episode import Renderer
+from jaxagent.rollout.renderer import Renderer
 from jaxagent.rollout.review import carry_back, review
 from jaxagent.scoring import TokenScores
 from jaxagent.stage import Teacher

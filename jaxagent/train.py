@@ -17,6 +17,7 @@ from jaxagent.batch.masks import mask_metrics
 from jaxagent.batch.mismatch import difference_metrics
 from jaxagent.checks import check_parity, own
 from jaxagent.clock import PYTHON
+from jaxagent.collected import Collected
 from jaxagent.collector import Collector
 from jaxagent.credit.stats import credit_metrics, group_metrics
 from jaxagent.errors import DivergenceError
@@ -24,7 +25,6 @@ from jaxagent.eval.conduct import conduct_metrics
 from jaxagent.learner import Learner
 from jaxagent.plan import Plan
 from jaxagent.rollout.staleness import sampled_as_old
-from jaxagent.rollouts import Collected
 from jaxagent.run_state import Place
 from jaxagent.runtime import Runtime
 from jaxagent.stage import Stage

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from jaxagent.ahead import Ahead
-from jaxagent.rollouts import Collected
+from jaxagent.collected import Collected
 
 
 def never(done):

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 from jaxagent.checks import own
+from jaxagent.collected import Collected
 from jaxagent.collector import Collector, stream
 from jaxagent.config import RunConfig
 from jaxagent.errors import ConfigError
 from jaxagent.plan import Plan
 from jaxagent.rollout.stats import rollout_metrics
-from jaxagent.rollouts import Collected
 from jaxagent.stage import Stage, Update
 from jaxagent.types import Sampling
 from jaxagent.weights import Weights

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxagent.errors import RolloutError
-from jaxagent.rollout.episode import EpisodeLimits
+from jaxagent.rollout.limits import EpisodeLimits
 from jaxagent.rollout.plans import RolloutRules
 from jaxagent.rollouts import Rollouts
 from jaxagent.types import Completion, Generate, GenerateRequest, SampleKey, Sampling, Stop

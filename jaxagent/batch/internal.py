@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxagent.chat.spans import Decode, action_tokens
-from jaxagent.rollout.episode import Renderer
+from jaxagent.rollout.renderer import Renderer
 from jaxagent.rollout.review import plain_prompt, review
 from jaxagent.types import Credited, Metrics, Sample, Segment
 

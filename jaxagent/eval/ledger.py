@@ -17,8 +17,9 @@ from typing import Any
 
 from jaxagent.errors import DataError, EnvFailure
 from jaxagent.eval.episodes import EpisodeRecord, episode_of, episode_record
+from jaxagent.plan import Plan
 from jaxagent.rollout.plans import Runner
-from jaxagent.types import Prompt, Task, Trajectory
+from jaxagent.types import Task, Trajectory
 
 FAILURES = "failures.jsonl"
 FIELDS = (
@@ -65,19 +66,13 @@ class Ledger:
     def through(self, runner: Runner) -> Runner:
         """The same runner, which plays only what is not in the file."""
 
-        async def kept_or_played(
-            task: Task,
-            /,
-            *,
-            rollout: int,
-            prompt: Callable[[Prompt], Prompt] | None,
-            label: str,
-        ) -> Trajectory:
+        async def kept_or_played(plan: Plan, rollout: int, /) -> Trajectory:
+            task = plan.task
             record = self.records.get((task.task_id, rollout))
             if record is not None:
                 return episode_of(record, task)
             try:
-                played = await runner(task, rollout=rollout, prompt=prompt, label=label)
+                played = await runner(plan, rollout)
             except EnvFailure as failure:
                 self._note(task, rollout, failure)
                 raise

@@ -1,6 +1,6 @@
 """One episode: the policy writes a message, the environment answers, until one of them ends it.
 
-In: a task, a `Generate`, a pool, a renderer. Out: a `Trajectory`, evaluated, tokens exactly as sampled.
+In: a plan, a `Generate`, a pool, a renderer. Out: a `Trajectory`, evaluated, tokens exactly as sampled.
 Raises EnvFailure when the environment fails (rollout/plans.py retries and drops). Rewards and credit are not
 its job.
 """
@@ -8,27 +8,25 @@ its job.
 from __future__ import annotations
 
 import itertools
-import sys
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TypeVar
 
 from jaxagent.envs.handle import EnvHandle, Pool
 from jaxagent.envs.protocol import EnvSpec, guarded
-from jaxagent.envs.replay import cap_observation
-from jaxagent.errors import ConfigError
-from jaxagent.plan import Branch
+from jaxagent.plan import Branch, Plan
 from jaxagent.rollout.asking import Ask, asker, with_stops
 from jaxagent.rollout.branch import branch_name, extend_to, kept_steps, prefix_of
 from jaxagent.rollout.context import History, check_prefix
+from jaxagent.rollout.limits import EpisodeLimits, capped, characters, steps_of
+from jaxagent.rollout.renderer import Renderer
 from jaxagent.types import (
     Action,
     Completion,
     ExecStatus,
     Generate,
-    Message,
     Prompt,
     SampleKey,
     Sampling,
@@ -36,7 +34,6 @@ from jaxagent.types import (
     Step,
     StepResult,
     Stop,
-    Task,
     Trajectory,
 )
 
@@ -45,76 +42,41 @@ _sessions = itertools.count()
 T = TypeVar("T")
 
 
-@runtime_checkable
-class Renderer(Protocol):
-    """What an episode needs of chat/render.py. See docs/architecture.md for the meaning of each method."""
-
-    stop_ids: tuple[int, ...]
-
-    def open(self, prompt: Prompt, /) -> Sequence[int]: ...
-
-    def reply(self, *messages: Message) -> Sequence[int]: ...
-
-    def close(self, ids: Sequence[int], /) -> Sequence[int]: ...
-
-    def parse(self, ids: Sequence[int], /) -> Message: ...
-
-
-@dataclass(frozen=True)
-class EpisodeLimits:
-    """context: tokens of prompt, messages and observations together.
-
-    max_steps, max_observation_chars: 0 takes the environment's own limit; the lower of the two holds.
-    """
-
-    context: int
-    max_steps: int = 0
-    max_observation_chars: int = 0
-
-    def __post_init__(self) -> None:
-        if self.context < 2:
-            raise ConfigError(f"rollout.context={self.context}; a prompt and one token need at least 2")
-
-
 def task_key(task_id: str) -> int:
     """Stable 32-bit hash of a task id, the `task` part of every SampleKey."""
     return zlib.crc32(task_id.encode())
 
 
-async def run_episode(
-    spec: EnvSpec,
-    task: Task,
-    *,
-    rollout: int,
-    generate: Generate,
-    pool: Pool,
-    renderer: Renderer,
-    sampling: Sampling,
-    limits: EpisodeLimits,
-    key_seed: int,
-    prompt: Callable[[Prompt], Prompt] | None = None,
-    label: str = "",
-    branch: Branch | None = None,
-    before: Callable[[Prompt], Sequence[Action]] | None = None,
-) -> Trajectory:
-    """Run one episode of `task`. `prompt` rewrites the opening (skill injection). `branch` opens it in the middle.
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """What all episodes of a round are played with. seed: names their random streams, beside task and numbers."""
 
-    before: the environment's opening -> actions played unseen before the first message.
-    The random stream is named by (key_seed, task or branch, rollout, step) only: a retry samples the same again.
+    spec: EnvSpec
+    generate: Generate
+    pool: Pool
+    renderer: Renderer
+    sampling: Sampling
+    limits: EpisodeLimits
+    seed: int
+
+
+async def run_episode(setup: Setup, plan: Plan, rollout: int) -> Trajectory:
+    """Run episode number `rollout` of a plan.
+
+    The random stream is named by (seed, task or branch, rollout, step) only: a retry samples the same again.
     """
+    spec, task, branch = setup.spec, plan.task, plan.branch
     name = branch_name(branch) if branch else task.task_id
-    traj_id = f"{name}:{rollout}" + (f":{label}" if label else "")
+    traj_id = f"{name}:{rollout}" + (f":{plan.label}" if plan.label else "")
     session = f"{traj_id}@{next(_sessions)}"
-    key = SampleKey(key_seed, task_key(name), rollout, 0)
-    handle = await pool.open(spec, task, prefix_of(branch, characters(spec, limits)) if branch else None)
+    key = SampleKey(setup.seed, task_key(name), rollout, 0)
+    prefix = prefix_of(branch, characters(spec, setup.limits)) if branch else None
+    handle = await setup.pool.open(spec, task, prefix=prefix)
     try:
-        episode = _Episode(spec, handle, renderer, limits, handle.first)
-        if branch is None:
-            opening = await _open(episode, task, prompt, before)
-        else:
-            opening = _open_branch(episode, branch)
-        ask = asker(generate, session, key, with_stops(sampling, renderer.stop_ids))
-        status = await _play(episode, ask)
+        episode = _Episode(setup, handle, handle.first)
+        opening = await _open(episode, plan) if branch is None else _open_branch(episode, branch)
+        sampling = with_stops(setup.sampling, setup.renderer.stop_ids)
+        status = await _play(episode, asker(setup.generate, session, key, sampling))
         evaluation = await _timed(episode, handle.evaluate())
         return Trajectory(
             traj_id=traj_id,
@@ -126,7 +88,7 @@ async def run_episode(
             segments=episode.history.segments(),
             evaluation=evaluation,
             extra={
-                "label": label,
+                "label": plan.label,
                 "env_s": episode.env_s,
                 "generate_s": episode.generate_s,
                 **({"branch": name} if branch else {}),
@@ -136,17 +98,15 @@ async def run_episode(
         )
     finally:
         await handle.close()
-        await generate.release(session)
+        await setup.generate.release(session)
 
 
 @dataclass
 class _Episode:
     """What an episode is played with, and what has happened so far. start: what the first message answers."""
 
-    spec: EnvSpec
+    setup: Setup
     handle: EnvHandle
-    renderer: Renderer
-    limits: EpisodeLimits
     start: StepResult
     before: tuple[tuple[Action, StepResult], ...] = ()
     history: History = field(default_factory=History)
@@ -157,20 +117,15 @@ class _Episode:
     generate_s: float = 0.0
 
 
-async def _open(
-    episode: _Episode,
-    task: Task,
-    rewrite: Callable[[Prompt], Prompt] | None,
-    before: Callable[[Prompt], Sequence[Action]] | None,
-) -> Prompt:
-    opening = guarded("prompt", lambda: episode.spec.prompt(task, episode.handle.first))
-    for action in () if before is None else before(opening):
+async def _open(episode: _Episode, plan: Plan) -> Prompt:
+    opening = guarded("prompt", lambda: episode.setup.spec.prompt(plan.task, episode.handle.first))
+    for action in () if plan.before is None else plan.before(opening):
         result = await _timed(episode, episode.handle.step(action))
         episode.before += ((action, result),)
         episode.start = replace(episode.start, anchor=result.anchor, done=result.done)
-    if rewrite is not None:
-        episode.plain, opening = opening, rewrite(opening)
-    episode.history.extend(episode.renderer.open(opening))
+    if plan.prompt is not None:
+        episode.plain, opening = opening, plan.prompt(opening)
+    episode.history.extend(episode.setup.renderer.open(opening))
     return opening
 
 
@@ -188,8 +143,8 @@ def _open_branch(episode: _Episode, branch: Branch) -> Prompt:
 
 async def _play(episode: _Episode, ask: Ask) -> Status:
     """Alternate messages and observations until the episode ends; returns how."""
-    spec, limits, history = episode.spec, episode.limits, episode.history
-    max_steps = min(spec.max_steps, limits.max_steps or spec.max_steps)
+    limits, history = episode.setup.limits, episode.history
+    max_steps = steps_of(episode.setup.spec, limits)
     before = episode.start
     if before.done:
         return Status.DONE
@@ -221,12 +176,13 @@ async def _act(
     episode: _Episode, completion: Completion, before: StepResult, *, execute: bool
 ) -> StepResult | None:
     """Parse a message, let the environment take it, record the step. None: cut by the context, not run."""
-    message = episode.renderer.parse(completion.ids_T.tolist())
-    action = guarded("parse", lambda: episode.spec.parse(message))
+    spec = episode.setup.spec
+    message = episode.setup.renderer.parse(completion.ids_T.tolist())
+    action = guarded("parse", lambda: spec.parse(message))
     result = None
     if execute:
         result = await _timed(episode, episode.handle.step(action))
-        result = capped(result, characters(episode.spec, episode.limits))
+        result = capped(result, characters(spec, episode.setup.limits))
     episode.steps.append(
         Step(
             k=len(episode.steps),
@@ -247,24 +203,12 @@ async def _act(
     return result
 
 
-def characters(spec: EnvSpec, limits: EpisodeLimits) -> int:
-    """The lower of the environment's and the run's observation limits; 0 is no limit."""
-    both = (spec.max_observation_chars, limits.max_observation_chars)
-    return min((limit for limit in both if limit), default=sys.maxsize)
-
-
-def capped(result: StepResult, limit: int) -> StepResult:
-    """The answer with every text the policy sees cut to the limit."""
-    messages = tuple(replace(part, content=cap_observation(part.content, limit)) for part in result.messages)
-    return replace(result, observation=cap_observation(result.observation, limit), messages=messages)
-
-
 def _append_reply(episode: _Episode, completion: Completion, result: StepResult) -> bool:
     """Append what the template and the environment say after a message; False if there is no room."""
-    renderer, history = episode.renderer, episode.history
-    messages = guarded("observe", lambda: episode.spec.replies(result))
+    renderer, history = episode.setup.renderer, episode.history
+    messages = guarded("observe", lambda: episode.setup.spec.replies(result))
     tail = [*renderer.close(completion.ids_T.tolist()), *renderer.reply(*messages)]
-    if len(history) + len(tail) >= episode.limits.context:
+    if len(history) + len(tail) >= episode.setup.limits.context:
         return False
     history.extend(tail)
     return True

@@ -9,32 +9,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from jaxagent.errors import ConfigError, EnvFailure, RolloutError
 from jaxagent.plan import Plan
 from jaxagent.rollout.slots import Outcome, Slot, group_name, groups_of, slots_of
 from jaxagent.rollout.stats import rollout_metrics
-from jaxagent.types import Dropped, Group, Metrics, Prompt, Task, Trajectory
+from jaxagent.types import Dropped, Group, Metrics, Trajectory
 
 
 @runtime_checkable
 class Runner(Protocol):
-    """`functools.partial(run_episode, spec, generate=…, pool=…, …)`, or a fake of it. Plans with a branch, or with
-    actions before the first message, need one that takes them as the keywords `branch` and `before`."""
+    """Plays one episode of a plan: `functools.partial(run_episode, setup)`, or a fake of it."""
 
-    async def __call__(
-        self,
-        task: Task,
-        /,
-        *,
-        rollout: int,
-        prompt: Callable[[Prompt], Prompt] | None,
-        label: str,
-    ) -> Trajectory: ...
+    async def __call__(self, plan: Plan, rollout: int, /) -> Trajectory: ...
 
 
 @dataclass(frozen=True)
@@ -188,16 +178,10 @@ async def _with_retries(
     An eviction is not its own failure and costs no retry; the failing episode's retries bound how many there are.
     """
     task_id, failures = plan.task.task_id, 0
-    # `branch` and `before` are for those who take them.
-    run = cast("Callable[..., Awaitable[Trajectory]]", runner)
-    if plan.branch is not None:
-        run = partial(run, branch=plan.branch)
-    if plan.before is not None:
-        run = partial(run, before=plan.before)
     async with live:
         while True:
             try:
-                trajectory = await run(plan.task, rollout=rollout, prompt=plan.prompt, label=plan.label)
+                trajectory = await runner(plan, rollout)
             except EnvFailure as exc:
                 failures += exc.kind != "evicted"
                 if failures > retries:

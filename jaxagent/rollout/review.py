@@ -15,7 +15,8 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxagent.errors import RolloutError
-from jaxagent.rollout.episode import PLAIN, Renderer
+from jaxagent.rollout.episode import PLAIN
+from jaxagent.rollout.renderer import Renderer
 from jaxagent.types import Prompt, Segment, Trajectory
 
 

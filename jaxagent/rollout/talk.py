@@ -1,6 +1,6 @@
 """One episode at the level of messages: for agents that have no tokens of ours, an endpoint or a script.
 
-In: a task, an `Agent`, a pool. Out: a `Trajectory` as `run_episode` gives it, without token ids: `extra["usage"]` holds
+In: a plan, an `Agent`, a pool. Out: a `Trajectory` as `run_episode` gives it, without token ids: `extra["usage"]` holds
 the token counts that the agent reported. Limits, statuses, cut observations and failures are those of
 rollout/episode.py. Not its job: retries and drops (rollout/plans.py), transport (auxlm/chat.py).
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -17,8 +17,9 @@ import numpy as np
 
 from jaxagent.envs.handle import EnvHandle, Pool
 from jaxagent.envs.protocol import EnvSpec, guarded
-from jaxagent.errors import JaxagentError
-from jaxagent.rollout.episode import EpisodeLimits, capped, characters
+from jaxagent.errors import ConfigError, JaxagentError
+from jaxagent.plan import Plan
+from jaxagent.rollout.limits import EpisodeLimits, capped, characters, steps_of
 from jaxagent.types import Message, Prompt, Status, Step, StepResult, Stop, Task, Trajectory
 
 T = TypeVar("T")
@@ -56,21 +57,19 @@ class Agent(Protocol):
 
 
 async def run_talk(
-    spec: EnvSpec,
-    task: Task,
-    *,
-    rollout: int,
-    agent: Agent,
-    pool: Pool,
-    limits: EpisodeLimits,
-    prompt: Callable[[Prompt], Prompt] | None = None,
-    label: str = "",
+    plan: Plan, rollout: int, *, spec: EnvSpec, agent: Agent, pool: Pool, limits: EpisodeLimits
 ) -> Trajectory:
-    """Play one episode of `task`. `limits.context` does not apply: the agent's model has its own."""
+    """Play episode number `rollout` of a plan. `limits.context` does not apply: the agent's model has its own."""
+    if plan.branch is not None or plan.before is not None:
+        raise ConfigError(
+            f"a plan of task {plan.task.task_id!r} goes on from a branch or from actions before the first message; "
+            "an agent that speaks in messages plays from the start, drop `branch` and `before`"
+        )
+    task, label = plan.task, plan.label
     handle = await pool.open(spec, task)
     try:
         opening = guarded("prompt", lambda: spec.prompt(task, handle.first))
-        opening = opening if prompt is None else prompt(opening)
+        opening = opening if plan.prompt is None else plan.prompt(opening)
         talk = _Talk(spec, handle, limits)
         status = await _play(talk, opening, guarded("expert", lambda: agent.player(task, opening, rollout)))
         evaluation = await talk.timed("env_s", handle.evaluate())
@@ -123,7 +122,7 @@ async def _play(talk: _Talk, opening: Prompt, player: Player) -> Status:
     spec, limits = talk.spec, talk.limits
     most = characters(spec, limits)
     new, result, before = opening.messages, talk.handle.first, talk.handle.first
-    for k in range(min(spec.max_steps, limits.max_steps or spec.max_steps)):
+    for k in range(steps_of(spec, limits)):
         try:
             said = await talk.timed("generate_s", player.say(new, result))
         except ContextFull:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jaxagent.errors import RolloutError
-from jaxagent.rollout.episode import Renderer
+from jaxagent.rollout.renderer import Renderer
 from jaxagent.rollout.review import plain_prompt, review
 from jaxagent.types import Credited, Segment
 

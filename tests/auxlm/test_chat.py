@@ -12,7 +12,8 @@ from jaxagent.auxlm.endpoint import EndpointBackend, EndpointConfig
 from jaxagent.chat.tools import parse_tool_calls
 from jaxagent.envs.inline_pool import InlinePool
 from jaxagent.errors import ConfigError, EnvFailure, RolloutError
-from jaxagent.rollout.episode import EpisodeLimits
+from jaxagent.plan import Plan
+from jaxagent.rollout.limits import EpisodeLimits
 from jaxagent.rollout.talk import run_talk
 from jaxagent.types import Message, Sampling, Status, Stop, ToolCall
 from tests.auxlm.chat_server import completion, serving
@@ -166,7 +167,9 @@ def play(server, temperature=0.0, **options):
     task = SUMS.tasks("dev")[0]
     limits = EpisodeLimits(context=100)
     try:
-        return asyncio.run(run_talk(SUMS, task, rollout=1, agent=agent, pool=InlinePool(), limits=limits))
+        return asyncio.run(
+            run_talk(Plan(task, 1), 1, spec=SUMS, agent=agent, pool=InlinePool(), limits=limits)
+        )
     finally:
         chat.backend.close()
 

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from jaxagent.collected import Collected, collected_with, joined
 from jaxagent.credit.filters import by_success, varies, zero_std
 from jaxagent.credit.group import group_std, per_group
 from jaxagent.data.refill import Refill
@@ -12,7 +13,6 @@ from jaxagent.errors import ConfigError, DivergenceError
 from jaxagent.rewards.outcome import success
 from jaxagent.rewards.returns import each
 from jaxagent.rollout.plans import run_plans
-from jaxagent.rollouts import Collected, collected_with, joined
 from jaxagent.types import Status
 from tests.made_episodes import make_task, make_trajectory
 
@@ -27,11 +27,11 @@ class ScriptedPolicy:
     def __init__(self, script=SCRIPT, lost=()):
         self.differs, self.rounds, self.lost, self.met = "".join(script), [], lost, {}
 
-    async def __call__(self, task, /, *, rollout, prompt, label):
-        number = self.met.setdefault(task.task_id, len(self.met))
+    async def __call__(self, plan, rollout):
+        number = self.met.setdefault(plan.task.task_id, len(self.met))
         solved = rollout == 0 if self.differs[number] == "1" else number % 2 == 0
         status = Status.ENV_FAILED if (number, rollout) in self.lost else Status.DONE
-        return make_trajectory(0.0, success=solved, task=task, rollout=rollout, status=status)
+        return make_trajectory(0.0, success=solved, task=plan.task, rollout=rollout, status=status)
 
     def play(self, plans):
         self.rounds.append([plan.task.task_id for plan in plans])

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from jaxagent.envs.bm25 import build_ranking, load_ranking, stem
+from jaxagent.envs.replay import cap_observation
 from jaxagent.envs.search_qa import corpus
 from jaxagent.envs.search_qa.corpus import Text
 from jaxagent.envs.search_qa.env import information
@@ -21,7 +22,6 @@ from jaxagent.envs.search_qa.spec import metrics
 from jaxagent.envs.table import find_env
 from jaxagent.errors import ConfigError, DataError
 from jaxagent.rollout.demonstrate import play
-from jaxagent.rollout.episode import cap_observation
 from jaxagent.types import Action, ExecStatus, Message
 from tests.envs.contract import check_contract
 from tests.envs.needs import data, package

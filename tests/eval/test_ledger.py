@@ -13,6 +13,7 @@ from jaxagent.eval.behaviour import behaviour_metrics, cost_metrics
 from jaxagent.eval.episodes import episode_of, episode_record
 from jaxagent.eval.ledger import FAILURES, Ledger, check_tasks, read_episodes
 from jaxagent.eval.usage import Usage, usage
+from jaxagent.plan import Plan
 from jaxagent.types import Action, Message, Prompt, Status, Task, ToolCall
 from tests.made_episodes import make_step, make_task, make_trajectory
 
@@ -87,7 +88,8 @@ class Runner:
     def __init__(self, failing=()):
         self.played, self.failing = [], set(failing)
 
-    async def __call__(self, task, /, *, rollout, prompt, label):
+    async def __call__(self, plan, rollout):
+        task = plan.task
         self.played.append((task.task_id, rollout))
         if (task.task_id, rollout) in self.failing:
             raise EnvFailure("hang", "it did not answer")
@@ -100,7 +102,7 @@ def play(path, runner, n=2, **kwargs):
 
     async def one(through, task: Task, rollout: int):
         try:
-            return await through(task, rollout=rollout, prompt=None, label="")
+            return await through(Plan(task, 1), rollout)
         except EnvFailure:
             return None
 

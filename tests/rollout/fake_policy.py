@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from jaxagent.rollout.episode import EpisodeLimits, run_episode
+from jaxagent.rollout.episode import Setup, run_episode
+from jaxagent.rollout.limits import EpisodeLimits
 from jaxagent.types import Completion, GenerateRequest, Message, Prompt, SampleKey, Sampling, Stop
 
 END, OPEN, LINE = 0, 1, 2
@@ -69,13 +70,6 @@ class Scripted:
 
 def char_runner(spec, generate, pool, *, key_seed=1, max_tokens=20, context=400, **limits):
     """What plays one episode of characters; `limits` are those of EpisodeLimits."""
-    return functools.partial(
-        run_episode,
-        spec,
-        generate=generate,
-        pool=pool,
-        renderer=CharRenderer(),
-        sampling=Sampling(max_tokens=max_tokens),
-        limits=EpisodeLimits(context=context, **limits),
-        key_seed=key_seed,
-    )
+    room, rule = EpisodeLimits(context=context, **limits), Sampling(max_tokens=max_tokens)
+    setup = Setup(spec, generate, pool, CharRenderer(), rule, room, key_seed)
+    return functools.partial(run_episode, setup)

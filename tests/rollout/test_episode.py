@@ -10,7 +10,9 @@ import pytest
 from jaxagent.envs.inline_pool import InlinePool
 from jaxagent.envs.replay import cap_observation
 from jaxagent.errors import ConfigError, EnvFailure, RolloutError
-from jaxagent.rollout.episode import PLAIN, EpisodeLimits, run_episode, task_key
+from jaxagent.plan import Plan
+from jaxagent.rollout.episode import PLAIN, Setup, run_episode, task_key
+from jaxagent.rollout.limits import EpisodeLimits
 from jaxagent.rollout.review import plain_prompt
 from jaxagent.types import Completion, ExecStatus, Message, Prompt, Sampling, Status, Stop
 from tests.envs.fake_envs import echo_spec, echo_task
@@ -27,23 +29,22 @@ def play(
     max_steps=0,
     generate=None,
     renderer=None,
-    **fields,
+    **asked,
 ):
+    """asked: fields of the plan."""
     generate = generate or Scripted(script)
 
     async def run():
-        return await run_episode(
+        setup = Setup(
             spec or echo_spec(),
-            task or echo_task(),
-            rollout=3,
-            generate=generate,
-            pool=InlinePool(),
-            renderer=renderer or CharRenderer(),
-            sampling=Sampling(max_tokens=max_tokens),
-            limits=EpisodeLimits(context=context, max_steps=max_steps),
-            key_seed=11,
-            **fields,
+            generate,
+            InlinePool(),
+            renderer or CharRenderer(),
+            Sampling(max_tokens=max_tokens),
+            EpisodeLimits(context=context, max_steps=max_steps),
+            seed=11,
         )
+        return await run_episode(setup, Plan(task or echo_task(), 1, **asked), 3)
 
     return asyncio.run(run()), generate
 

@@ -14,7 +14,7 @@ from jaxagent.plan import Plan
 from jaxagent.rollout.plans import Held, Quorum, RolloutRules, run_plans
 from jaxagent.rollout.settings import RolloutConfig
 from jaxagent.rollouts import rules_of
-from jaxagent.types import Prompt, Status, Task, Trajectory
+from jaxagent.types import Prompt, Status, Trajectory
 from tests.envs.fake_envs import echo_spec, echo_task
 from tests.rollout.fake_policy import Scripted, char_runner
 
@@ -137,10 +137,10 @@ def test_hanging_dying_and_garbage_environments_are_dropped_and_the_rest_goes_on
 def sleeper(times: dict[int, float], statuses: dict[int, Status] | None = None):
     """A runner whose rollout i takes times[i] seconds and ends with statuses[i]."""
 
-    async def run(task: Task, /, *, rollout: int, prompt, label: str) -> Trajectory:
+    async def run(plan: Plan, rollout: int) -> Trajectory:
         await asyncio.sleep(times.get(rollout, 0.0))
         status = (statuses or {}).get(rollout, Status.DONE)
-        return Trajectory(f"{task.task_id}:{rollout}", task, rollout, status, Prompt(()), (), ())
+        return Trajectory(f"{plan.task.task_id}:{rollout}", plan.task, rollout, status, Prompt(()), (), ())
 
     return run
 
@@ -207,13 +207,15 @@ def test_what_is_held_can_be_given_up():
     cancelled = []
 
     async def run():
-        async def slow(task: Task, /, *, rollout: int, prompt, label: str) -> Trajectory:
+        async def slow(plan: Plan, rollout: int) -> Trajectory:
             try:
                 await asyncio.sleep(60 if rollout else 0)
             except asyncio.CancelledError:
                 cancelled.append(rollout)
                 raise
-            return Trajectory(f"{task.task_id}:{rollout}", task, rollout, Status.DONE, Prompt(()), (), ())
+            return Trajectory(
+                f"{plan.task.task_id}:{rollout}", plan.task, rollout, Status.DONE, Prompt(()), (), ()
+            )
 
         held = Held()
         plans = [Plan(echo_task("a"), 1), Plan(echo_task("b"), 2)]
@@ -258,7 +260,7 @@ def test_cancelled_and_failed_trajectories_never_reach_a_baseline(status):
 def test_faults_of_ours_stop_the_run_and_cancel_the_others():
     cancelled = []
 
-    async def run(task: Task, /, *, rollout: int, prompt, label: str) -> Trajectory:
+    async def run(plan: Plan, rollout: int) -> Trajectory:
         if rollout == 1:
             raise RolloutError("a bug")
         try:
@@ -311,10 +313,10 @@ def test_impossible_rules_are_refused():
 
 
 def test_failure_kinds_reach_the_counts():
-    async def run(task: Task, /, *, rollout: int, prompt, label: str) -> Trajectory:
+    async def run(plan: Plan, rollout: int) -> Trajectory:
         if rollout == 0:
             raise EnvFailure("hang", "no answer")
-        return Trajectory("t", task, rollout, Status.DONE, Prompt(()), (), ())
+        return Trajectory("t", plan.task, rollout, Status.DONE, Prompt(()), (), ())
 
     groups, metrics = asyncio.run(run_plans([Plan(echo_task("a"), 2)], run, rules=RolloutRules(retries=0)))
     assert groups[0].dropped[0].message == "no answer"

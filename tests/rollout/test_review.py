@@ -7,28 +7,18 @@ import pytest
 
 from jaxagent.envs.inline_pool import InlinePool
 from jaxagent.errors import RolloutError
-from jaxagent.rollout.episode import EpisodeLimits, run_episode
+from jaxagent.plan import Plan
 from jaxagent.rollout.review import carry_back, plain_prompt, privileged, review
-from jaxagent.types import Message, Prompt, Sampling, Trajectory
+from jaxagent.types import Message, Prompt, Trajectory
 from tests.envs.fake_envs import echo_spec, echo_task
-from tests.rollout.fake_policy import CharRenderer, Scripted
+from tests.rollout.fake_policy import CharRenderer, Scripted, char_runner
 
 
 def episode(**how) -> Trajectory:
-    return asyncio.run(
-        run_episode(
-            echo_spec(),
-            echo_task(),
-            rollout=0,
-            generate=Scripted(lambda key: ["ab", "end"][key.step]),
-            pool=InlinePool(),
-            renderer=CharRenderer(),
-            sampling=Sampling(max_tokens=9),
-            limits=EpisodeLimits(context=200),
-            key_seed=0,
-            **how,
-        )
-    )
+    """how: fields of its plan."""
+    policy = Scripted(lambda key: ["ab", "end"][key.step])
+    runner = char_runner(echo_spec(), policy, InlinePool(), max_tokens=9, context=200)
+    return asyncio.run(runner(Plan(echo_task(), 1, **how), 0))
 
 
 @pytest.mark.parametrize("opening", ["a much longer opening with a skill", "x", ""])

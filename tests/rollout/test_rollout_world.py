@@ -13,7 +13,8 @@ from jaxagent.envs.pool import EnvPool
 from jaxagent.envs.world.spec import world_spec
 from jaxagent.plan import Plan
 from jaxagent.rollout.demonstrate import play, tokens
-from jaxagent.rollout.episode import EpisodeLimits, run_episode, task_key
+from jaxagent.rollout.episode import Setup, run_episode, task_key
+from jaxagent.rollout.limits import EpisodeLimits
 from jaxagent.rollout.plans import run_plans
 from jaxagent.types import Completion, GenerateRequest, Sampling, Status, Stop
 
@@ -46,17 +47,9 @@ def test_replayed_demonstrations_give_the_same_tokens_observations_and_verdicts(
 
     async def run():
         async with EnvPool(2) as pool:
-            runner = partial(
-                run_episode,
-                spec,
-                generate=Replay(demonstrations),
-                pool=pool,
-                renderer=renderer,
-                sampling=Sampling(max_tokens=400),
-                limits=EpisodeLimits(context=4000),
-                key_seed=0,
-            )
-            return await run_plans([Plan(task, 1) for task in tasks], runner)
+            policy, limits = Replay(demonstrations), EpisodeLimits(context=4000)
+            setup = Setup(spec, policy, pool, renderer, Sampling(max_tokens=400), limits, seed=0)
+            return await run_plans([Plan(task, 1) for task in tasks], partial(run_episode, setup))
 
     groups, metrics = asyncio.run(run())
     for group, demonstration in zip(groups, demonstrations, strict=True):

@@ -12,7 +12,7 @@ from jaxagent.envs.inline_pool import InlinePool
 from jaxagent.errors import ConfigError, EnvFailure
 from jaxagent.plan import Plan
 from jaxagent.rollout.demonstrate import play
-from jaxagent.rollout.episode import EpisodeLimits
+from jaxagent.rollout.limits import EpisodeLimits
 from jaxagent.rollout.plans import RolloutRules, run_plans
 from jaxagent.rollout.scripted import NOTHING, ExpertAgent, NoopAgent
 from jaxagent.rollout.talk import ContextFull, Said, call_text, run_talk, written
@@ -42,7 +42,7 @@ class Lines:
 
 
 def talk(agent, spec=DOORS, task=TASK, limits=ROOM):
-    return asyncio.run(run_talk(spec, task, rollout=0, agent=agent, pool=InlinePool(), limits=limits))
+    return asyncio.run(run_talk(Plan(task, 1), 0, spec=spec, agent=agent, pool=InlinePool(), limits=limits))
 
 
 @pytest.mark.parametrize("task", DOORS.tasks("dev")[:4], ids=lambda task: task.task_id)
@@ -64,7 +64,7 @@ def test_the_expert_plays_as_in_a_demonstration(task):
 def test_rollouts_of_a_sloppy_expert_differ_and_repeat():
     def texts(rollout):
         agent = ExpertAgent(DOORS, sloppiness=1.0)
-        run = run_talk(DOORS, TASK, rollout=rollout, agent=agent, pool=InlinePool(), limits=ROOM)
+        run = run_talk(Plan(TASK, 1), rollout, spec=DOORS, agent=agent, pool=InlinePool(), limits=ROOM)
         return [step.text for step in asyncio.run(run).steps]
 
     assert texts(0) == texts(0)
@@ -74,6 +74,19 @@ def test_rollouts_of_a_sloppy_expert_differ_and_repeat():
 def test_an_environment_without_an_expert_says_so():
     with pytest.raises(ConfigError, match="no scripted expert"):
         ExpertAgent(replace(DOORS, expert=None))
+
+
+def test_a_plan_that_begins_in_the_middle_is_refused():
+    run = run_talk(
+        Plan(TASK, 1, before=lambda opening: ()),
+        0,
+        spec=DOORS,
+        agent=NoopAgent(),
+        pool=InlinePool(),
+        limits=ROOM,
+    )
+    with pytest.raises(ConfigError, match="plays from the start"):
+        asyncio.run(run)
 
 
 def test_the_noop_says_one_useless_sentence_and_is_judged():
@@ -121,7 +134,7 @@ def test_calls_beside_the_content_are_executed_and_written_down():
 
 
 def run(agent, retries):
-    runner = partial(run_talk, DOORS, agent=agent, pool=InlinePool(), limits=ROOM)
+    runner = partial(run_talk, spec=DOORS, agent=agent, pool=InlinePool(), limits=ROOM)
     return asyncio.run(run_plans([Plan(TASK, 2)], runner, rules=RolloutRules(concurrency=1, retries=retries)))
 
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from jaxagent.batch.pack import pack
+from jaxagent.collected import Collected, marked
 from jaxagent.credit.group import group_mean, per_group
 from jaxagent.envs.inline_pool import InlinePool
 from jaxagent.errors import RolloutError
 from jaxagent.recipes.table import RECIPES
 from jaxagent.rollout.plans import run_plans
-from jaxagent.rollouts import Collected, marked
 from jaxagent.skills.bank import Skill
 from jaxagent.skills.plain import behind_plain_prompts
 from jaxagent.teacher import taught
