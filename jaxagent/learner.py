@@ -17,10 +17,10 @@ from jaxagent.batch.pack import Packed, pack, unpack
 from jaxagent.batch.targets import token_mean
 from jaxagent.config import PackConfig
 from jaxagent.errors import ConfigError
-from jaxagent.learn.forward import Execution
+from jaxagent.learn.forward import Execution, HostScores, make_score
 from jaxagent.learn.optim import OptimizerSpec, make_optimizer
 from jaxagent.learn.state import Partition, TrainState, init_state
-from jaxagent.learn.step import HostScores, make_score, make_update
+from jaxagent.learn.step import Skips, make_update
 from jaxagent.learn.terms import cross_entropy
 from jaxagent.scoring import TokenScores, add_streams
 from jaxagent.stage import Stage, Term, Update
@@ -77,8 +77,7 @@ class Learner:
             optimizer,
             partition=model.partition,
             execution=model.execution,
-            max_skipped=stage.update.max_nan,
-            outlier_sigma=stage.update.outlier_sigma,
+            skips=Skips(stage.update.max_nan, stage.update.outlier_sigma),
         )
         self._score = make_score(model.graphdef, model.execution)
         self._score_teacher = make_score(model.teacher.graphdef, model.execution) if model.teacher else None

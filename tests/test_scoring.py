@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxagent.errors import ConfigError
-from jaxagent.learn.step import make_score
+from jaxagent.learn.forward import make_score
 from jaxagent.model.critic import add_critic
 from jaxagent.model.spec import CriticSpec
 from jaxagent.scoring import TokenScores, add_streams

@@ -30,6 +30,15 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxagent.kernels.tiles import (
+    ACCELERATOR_TILES,
+    CPU_TILES,
+    Tiles,
+    kept_first,
+    over_vocab,
+    product,
+    rows_of_tile,
+)
 from jaxagent.mesh.rules import platform
 
 
@@ -39,18 +48,6 @@ class LogProb(NamedTuple):
     logprob_X: Float[Array, " X"]
     entropy_X: Float[Array, " X"]
     logsumexp_X: Float[Array, " X"]
-
-
-@dataclass(frozen=True)
-class Tiles:
-    """How many logits exist at a time: `tokens` x `vocab`; vocab 0 is the whole vocabulary in one tile."""
-
-    tokens: int
-    vocab: int = 0
-
-
-CPU_TILES = Tiles(tokens=256, vocab=1024)  # 1 MiB of logits: measured best on a 2-core EPYC, flat around it
-ACCELERATOR_TILES = Tiles(tokens=1024)
 
 
 @dataclass(frozen=True)
@@ -115,9 +112,10 @@ def _scores_fwd(plan: _Plan, hidden_XD, head_VD, target_X, keep_X, heat):
 
 def _scores_bwd(plan: _Plan, saved, cotangents):
     rows, head = _specs(plan.shards)
-    specs = (P(*rows, None), head, rows, rows, P(), *[rows] * 5)
+    inputs = (P(*rows, None), head, rows, rows, P())
+    specs = (inputs, (rows, rows), (rows, rows, rows))
     run = _on_mesh(plan.shards, partial(_backward, plan), specs, (P(*rows, None), head))
-    d_hidden, d_head = run(*saved, *cotangents)
+    d_hidden, d_head = run(saved[:5], saved[5:], cotangents)
     return d_hidden, d_head, None, None, None
 
 
@@ -138,12 +136,12 @@ def _on_mesh(shards: HeadShards | None, fn: Callable, in_specs, out_specs) -> Ca
 def _forward(plan: _Plan, hidden_XD, head_VD, target_X, keep_X, heat):
     """One walk over the vocabulary per token tile: running maximum m, Z = sum e^(l-m), M = sum l e^(l-m)."""
     heat = plan.temperature or heat
-    order_X, used = _kept_first(keep_X)
+    order_X, used = kept_first(keep_X)
     C = min(plan.tiles.tokens, target_X.shape[0])
     local_X, owned_X = _local_targets(plan, head_VD, target_X)
 
     def token_tile(i, outs):
-        index_C, valid_C = _tile(order_X, i, C, keep_X)
+        index_C, valid_C = rows_of_tile(order_X, i, C, keep_X)
         hidden_CD = hidden_XD[index_C]
 
         def vocab_tile(carry, head_bD, start):
@@ -157,7 +155,7 @@ def _forward(plan: _Plan, hidden_XD, head_VD, target_X, keep_X, heat):
             return top_C, z_C * rescale_C + e_bC.sum(axis=0), s_C
 
         start = (jnp.full(C, -jnp.inf, jnp.float32), jnp.zeros(C, jnp.float32), jnp.zeros(C, jnp.float32))
-        m_C, z_C, s_C = _over_vocab(plan.tiles.vocab, head_VD, start, vocab_tile)
+        m_C, z_C, s_C = over_vocab(plan.tiles.vocab, head_VD, start, vocab_tile)
         target_CD = head_VD[local_X[index_C]].astype(hidden_CD.dtype)
         product_CD = hidden_CD.astype(jnp.float32) * target_CD.astype(jnp.float32)
         logit_C = jnp.where(owned_X[index_C], product_CD.sum(axis=-1) / heat, 0.0)
@@ -176,22 +174,12 @@ def _forward(plan: _Plan, hidden_XD, head_VD, target_X, keep_X, heat):
     return lax.fori_loop(0, (used + C - 1) // C, token_tile, zeros)
 
 
-def _backward(
-    plan: _Plan,
-    hidden_XD,
-    head_VD,
-    target_X,
-    keep_X,
-    heat,
-    entropy_X,
-    logsumexp_X,
-    g_logprob,
-    g_entropy,
-    g_lse,
-):
+def _backward(plan: _Plan, inputs, saved, cotangents):
     """Recompute each tile of logits and turn it into d loss / d logits in place; two products follow."""
+    hidden_XD, head_VD, target_X, keep_X, heat = inputs
+    (entropy_X, logsumexp_X), (g_logprob, g_entropy, g_lse) = saved, cotangents
     heat = plan.temperature or heat
-    order_X, used = _kept_first(keep_X)
+    order_X, used = kept_first(keep_X)
     C = min(plan.tiles.tokens, target_X.shape[0])
     local_X, owned_X = _local_targets(plan, head_VD, target_X)
     # d loss / d l_v = p_v (a + b l_v) + g_logprob 1[v = target]
@@ -200,7 +188,7 @@ def _backward(
 
     def token_tile(i, carry):
         d_head_VD, d_hidden_XD = carry
-        index_C, valid_C = _tile(order_X, i, C, keep_X)
+        index_C, valid_C = rows_of_tile(order_X, i, C, keep_X)
         hidden_CD = hidden_XD[index_C]
         a_C, b_C, g_C = (jnp.where(valid_C, v[index_C], 0.0) / heat for v in (a_X, b_X, g_logprob))
         lse_C = logsumexp_X[index_C]
@@ -210,15 +198,15 @@ def _backward(
             logit_bC = _logits(heat, head_bD, hidden_CD)
             d_bC = jnp.exp(logit_bC - lse_C[None]) * (a_C[None] + b_C[None] * logit_bC)
             d_bC = d_bC.astype(hidden_CD.dtype)
-            d_hidden_CD = d_hidden_CD + _product(d_bC, head_bD.astype(hidden_CD.dtype), 0, 0)
+            d_hidden_CD = d_hidden_CD + product(d_bC, head_bD.astype(hidden_CD.dtype), 0, 0)
             if plan.train_head:
                 old_bD = lax.dynamic_slice_in_dim(d_head_VD, start, head_bD.shape[0])
-                new_bD = old_bD + _product(d_bC, hidden_CD, 1, 0)
+                new_bD = old_bD + product(d_bC, hidden_CD, 1, 0)
                 d_head_VD = lax.dynamic_update_slice_in_dim(d_head_VD, new_bD, start, 0)
             return d_head_VD, d_hidden_CD
 
         carry = (d_head_VD, jnp.zeros(hidden_CD.shape, jnp.float32))
-        d_head_VD, d_hidden_CD = _over_vocab(plan.tiles.vocab, head_VD, carry, vocab_tile)
+        d_head_VD, d_hidden_CD = over_vocab(plan.tiles.vocab, head_VD, carry, vocab_tile)
         g_C1 = jnp.where(owned_X[index_C], g_C, 0.0)[:, None]
         target_C = local_X[index_C]
         d_hidden_CD = d_hidden_CD + g_C1 * head_VD[target_C].astype(jnp.float32)
@@ -236,49 +224,10 @@ def _backward(
     return d_hidden_XD.astype(hidden_XD.dtype), d_head_VD.astype(head_VD.dtype)
 
 
-def _product(a, b, a_axis: int, b_axis: int):
-    return lax.dot_general(a, b, (((a_axis,), (b_axis,)), ((), ())), preferred_element_type=jnp.float32)
-
-
 def _logits(heat, head_bD, hidden_CD):
     """Vocabulary-major, so that the reductions over the vocabulary run along the outer axis (vectorised)."""
-    logit_bC = _product(head_bD.astype(hidden_CD.dtype), hidden_CD, 1, 1)
+    logit_bC = product(head_bD.astype(hidden_CD.dtype), hidden_CD, 1, 1)
     return logit_bC if isinstance(heat, float) and heat == 1.0 else logit_bC / heat
-
-
-def _over_vocab(size: int, head_VD, carry, body: Callable):
-    """Fold `body(carry, head_bD, start)` over vocabulary tiles."""
-    vocab = head_VD.shape[0]
-    size = _tile_size(vocab, size)
-    whole = vocab // size
-    if whole == 1:
-        carry = body(carry, head_VD[:size], 0)
-    else:
-        slice_ = partial(lax.dynamic_slice_in_dim, head_VD, slice_size=size)
-        carry = lax.fori_loop(0, whole, lambda i, c: body(c, slice_(start_index=i * size), i * size), carry)
-    if vocab % size:  # traced, and compiled, once more
-        carry = body(carry, head_VD[whole * size :], whole * size)
-    return carry
-
-
-def _tile_size(vocab: int, wanted: int) -> int:
-    """`wanted`, or the divisor of `vocab` nearest to it within a factor of 2, which spares a ragged last tile
-    (Qwen: 151,936 = 128 x 1,187)."""
-    if not wanted or wanted >= vocab:
-        return vocab
-    near = [size for size in range(wanted // 2 + 1, 2 * wanted) if vocab % size == 0]
-    return min(near, key=lambda size: abs(size - wanted)) if near else wanted
-
-
-def _kept_first(keep_X):
-    return jnp.argsort(~keep_X, stable=True), keep_X.sum()
-
-
-def _tile(order_X, i, size: int, keep_X):
-    """Row indices of token tile `i` and which of them count; the last tile is moved back inside the array."""
-    start = jnp.minimum(i * size, order_X.shape[0] - size)
-    index_C = lax.dynamic_slice_in_dim(order_X, start, size)
-    return index_C, keep_X[index_C] & (start + jnp.arange(size) >= i * size)
 
 
 def _local_targets(plan: _Plan, head_VD, target_X):

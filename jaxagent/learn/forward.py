@@ -1,25 +1,26 @@
 """From a packed batch to the scores of its scored tokens: shared by the update and by scoring passes.
 
-In: params and a `Batch` placed on the devices. Out: `Scores`, [B, S] float32. Rows are split over the mesh's
-batch axes; the LM head runs on the scored tokens only.
+In: params and a `Batch` placed on the devices. Out: `Scores`, [B, S] float32; of a scoring pass, `HostScores`. Rows are
+split over the mesh's batch axes; the LM head runs on the scored tokens only.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Float
 
 from jaxagent.errors import ConfigError, DataError
-from jaxagent.kernels.logprob import HeadShards, Tiles, token_logprobs
+from jaxagent.kernels.logprob import HeadShards, token_logprobs
+from jaxagent.kernels.tiles import Tiles
 from jaxagent.learn.loss import Scores
 from jaxagent.learn.state import Params
 from jaxagent.mesh.rules import RULES, sharding
@@ -130,3 +131,30 @@ def scores_of(
     if value_BS is not None:
         value_BS = jnp.where(keep_BS, value_BS, 0.0)
     return Scores(out.logprob_X.reshape(B, S), out.entropy_X.reshape(B, S), value_BS)
+
+
+class HostScores(NamedTuple):
+    """`Scores` on the host."""
+
+    logprob_BS: Float[np.ndarray, "B S"]
+    entropy_BS: Float[np.ndarray, "B S"]
+    value_BS: Float[np.ndarray, "B S"] | None = None
+
+
+def make_score(graphdef: Any, execution: Execution | None = None) -> Callable[[Params, Batch], HostScores]:
+    """(params, batch) -> numpy [B, S]: old, reference or teacher log-probs, values; no gradient.
+
+    Every used slot is scored, whatever its weight.
+    """
+    execution = execution or Execution()
+
+    @jax.jit
+    def run(params: Params, batch: DeviceBatch) -> Scores:
+        keep_BS = batch["column_BS"] > 0
+        return scores_of(graphdef, params, batch, keep_BS, execution=execution, train_head=False)
+
+    def score(params: Params, batch: Batch) -> HostScores:
+        with execution.ambient():
+            return HostScores(*jax.tree.map(np.asarray, run(params, place(batch, execution))))
+
+    return score

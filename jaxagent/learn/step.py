@@ -1,106 +1,43 @@
-"""The optimiser step and the scoring pass.
+"""The optimiser step.
 
-`make_update` turns loss terms into one function (state, micro-batches) -> (state, metrics). The loss is
-
-    sum over terms of  coef * sum(weight * loss) / count
-
-with each term's weights and global count taken from the batch: splitting a minibatch into micro-batches, rows
-or devices changes nothing, and nothing is ever divided by the number of micro-batches. One micro-batch is one
-compiled program; several share an accumulating program and an applying one.
+`make_update` turns loss terms into one function (state, micro-batches) -> (state, metrics). Splitting a minibatch into
+micro-batches, rows or devices changes nothing (objective.py). One micro-batch is one compiled program; several share an
+accumulating program and an applying one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
-from jaxtyping import Float
 
 from jaxagent.errors import DivergenceError
 from jaxagent.learn import sums as metric
 from jaxagent.learn.forward import DeviceBatch, Execution, place, scores_of
-from jaxagent.learn.loss import Scores, Streams
+from jaxagent.learn.objective import kept, total_loss
 from jaxagent.learn.outliers import norm_limit, with_norm
 from jaxagent.learn.state import Params, Partition, TrainState, path_name, train_all
-from jaxagent.learn.sums import Entry, Max, Sum, Sums
+from jaxagent.learn.sums import Max, Sum, Sums
 from jaxagent.stage import Term
 from jaxagent.types import Batch, Metrics
-
-
-class HostScores(NamedTuple):
-    """`Scores` on the host."""
-
-    logprob_BS: Float[np.ndarray, "B S"]
-    entropy_BS: Float[np.ndarray, "B S"]
-    value_BS: Float[np.ndarray, "B S"] | None = None
-
 
 EMPTY: Metrics = {"update/steps": 0.0, "skip/empty_batch": 1.0, "skip/nonfinite": 0.0}
 
 
-def make_score(graphdef: Any, execution: Execution | None = None) -> Callable[[Params, Batch], HostScores]:
-    """(params, batch) -> numpy [B, S]: old, reference or teacher log-probs, values; no gradient.
+@dataclass(frozen=True)
+class Skips:
+    """What is left out, and how much of it is a divergence.
 
-    Every used slot is scored, whatever its weight.
+    nonfinite: micro-batches of a run whose loss or gradient is not finite; more of them raise DivergenceError.
+    sigma:     standard deviations above the running mean that make a gradient norm an outlier (outliers.py); 0 is off.
     """
-    execution = execution or Execution()
 
-    @jax.jit
-    def run(params: Params, batch: DeviceBatch) -> Scores:
-        keep_BS = batch["column_BS"] > 0
-        return scores_of(graphdef, params, batch, keep_BS, execution=execution, train_head=False)
-
-    def score(params: Params, batch: Batch) -> HostScores:
-        with execution.ambient():
-            return HostScores(*jax.tree.map(np.asarray, run(params, place(batch, execution))))
-
-    return score
-
-
-def total_loss(scores: Scores, batch: DeviceBatch, terms: Mapping[str, Term]) -> tuple[jax.Array, Sums]:
-    """Scalar loss of a micro-batch (its share of the minibatch's) and metric sums."""
-    loss = jnp.zeros((), jnp.float32)
-    sums: dict[str, Entry] = {}
-    used_BS = kept(batch, terms)
-    for name, term in terms.items():
-        weight_BS, count = batch["weight"][name], batch["count"][name]
-        streams = replace(streams_of(batch), weight_BS=weight_BS)
-        loss_BS, term_sums = term.loss(scores, streams)
-        # where, not a product: a loss at weight 0 may be anything, and 0 * inf is nan
-        weighted = jnp.where(weight_BS != 0, weight_BS * loss_BS, 0.0).sum() / jnp.maximum(count, 1e-30)
-        weighted = jnp.where(count > 0, weighted, 0.0)
-        coef = batch["coef"][name] if callable(term.coef) else term.coef
-        loss = loss + coef * weighted
-        sums[f"loss/{name}"] = Sum(weighted)
-        sums |= {f"{name}/{key}" if key in sums else key: value for key, value in term_sums.items()}
-    if "old" in batch["logprobs"]:
-        log_ratio_BS = scores.logprob_BS - batch["logprobs"]["old"]
-        sums["ratio/log_total"] = Sum(jnp.where(used_BS, log_ratio_BS, 0.0).sum())
-    sums["policy/entropy"] = metric.mean_of(scores.entropy_BS, used_BS)
-    sums["policy/logprob"] = metric.mean_of(scores.logprob_BS, used_BS)
-    sums["update/tokens"] = Sum(used_BS.sum().astype(jnp.float32))
-    sums["loss/total"] = Sum(loss)
-    return loss, jax.lax.stop_gradient(sums)
-
-
-def streams_of(batch: DeviceBatch) -> Streams:
-    """The constants that all terms share; the weight is each term's own."""
-    return Streams(
-        advantage_BS=batch["advantage_BS"],
-        turn_BS=batch["turn_BS"],
-        trajectory_BS=batch["trajectory_BS"],
-        weight_BS=jnp.zeros_like(batch["advantage_BS"]),
-        logprobs=batch["logprobs"],
-    )
-
-
-def kept(batch: DeviceBatch, terms: Mapping[str, Term]) -> jax.Array:
-    return jnp.any(jnp.stack([batch["weight"][name] != 0 for name in terms]), axis=0)
+    nonfinite: int = 20
+    sigma: float = 0.0
 
 
 class Update:
@@ -109,8 +46,7 @@ class Update:
     The state is donated: use only the returned one. Micro-batches without any weight are not run; if all are,
     or if the gradient is exactly zero (every advantage is 0), there is no optimiser step: no weight decay, no
     old momentum, and the schedule stands still. A micro-batch whose loss or gradient is not finite is left
-    out and counted; more than `max_skipped` of them in a run raise DivergenceError. With `outlier_sigma` a step whose
-    gradient norm is an outlier (outliers.py) is skipped and counted too.
+    out and counted, and so is a step whose gradient norm is an outlier; see `Skips`.
     """
 
     def __init__(
@@ -121,11 +57,9 @@ class Update:
         *,
         partition: Partition,
         execution: Execution,
-        max_skipped: int,
-        outlier_sigma: float,
+        skips: Skips,
     ):
-        self.terms, self.execution, self.max_skipped = dict(terms), execution, max_skipped
-        self.outlier_sigma = outlier_sigma
+        self.terms, self.execution, self.skips = dict(terms), execution, skips
         self._graphdef, self._optimizer, self._partition = graphdef, optimizer, partition
         self._programs: dict[str, Callable] = {}
 
@@ -141,10 +75,10 @@ class Update:
             else:
                 state, sums = self._accumulated(state, work)
         metrics = metric.finish(sums)
-        if int(state.skipped) > self.max_skipped:
+        if int(state.skipped) > self.skips.nonfinite:
             raise DivergenceError(
                 f"{int(state.skipped)} micro-batches had a loss or gradient that is not finite "
-                f"(limit {self.max_skipped}); lower the learning rate or look at the last batches' metrics"
+                f"(limit {self.skips.nonfinite}); lower the learning rate or look at the last batches' metrics"
             )
         return state, {**metrics, "skip/empty_batch": 0.0}
 
@@ -227,7 +161,7 @@ class Update:
         norm = optax.tree.norm(grads)
         finite = sums["update/good"][0] > 0
         moves = finite & (norm > 0)
-        limit = norm_limit(state.norms, self.outlier_sigma) if self.outlier_sigma else jnp.inf
+        limit = norm_limit(state.norms, self.skips.sigma) if self.skips.sigma else jnp.inf
         good = moves & (norm <= limit)
         norms = jnp.where(moves, with_norm(state.norms, jnp.minimum(norm, limit)), state.norms)
         skipped = state.skipped + sums["skip/nonfinite"][0].astype(jnp.int32)
@@ -260,8 +194,7 @@ def make_update(
     *,
     partition: Partition | None = None,
     execution: Execution | None = None,
-    max_skipped: int = 20,
-    outlier_sigma: float = 0.0,
+    skips: Skips | None = None,
 ) -> Update:
     """The update of a stage. graphdef: from nnx.split(model); the state comes from learn.state.init_state."""
     if not terms:
@@ -272,8 +205,7 @@ def make_update(
         optimizer,
         partition=partition or train_all(),
         execution=execution or Execution(),
-        max_skipped=max_skipped,
-        outlier_sigma=outlier_sigma,
+        skips=skips or Skips(),
     )
 
 

@@ -26,8 +26,8 @@ from jaxagent.model.cache import cache_formats, cache_shape
 from jaxagent.model.params import shardings
 from jaxagent.model.spec import LoraSpec, ModelSpec
 from jaxagent.model.transformer import abstract
+from jaxagent.model_source import MODELS
 from jaxagent.policy import exact_float32
-from jaxagent.prepare import MODELS
 from jaxagent.stage import Term
 
 SIZES = {

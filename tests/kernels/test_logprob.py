@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from jaxagent.kernels.logprob import HeadShards, Tiles, token_logprobs
+from jaxagent.kernels.logprob import HeadShards, token_logprobs
+from jaxagent.kernels.tiles import Tiles
 
 X, D, V = 24, 8, 74  # 74 = 2 x 37: tiles of 16 are ragged, a wish for 32 becomes 37
 

@@ -9,10 +9,8 @@ from jaxagent.learn import sums
 from jaxagent.learn.distill import distillation
 from tests.learn.test_terms import P, Q, expected_gradient, loss_and_gradient, streams
 
-REVERSE, FORWARD = (
-    [0.346243, -0.220389, -0.125854],
-    [0.3, -0.2, -0.1],
-)  # KL(P || Q) and KL(Q || P), in P's logits
+# KL(P || Q) and KL(Q || P), in P's logits.
+REVERSE, FORWARD = ([0.346243, -0.220389, -0.125854], [0.3, -0.2, -0.1])
 
 
 def kl_gradient(of):

@@ -13,11 +13,11 @@ from jaxagent.batch.pack import pack, unpack
 from jaxagent.batch.targets import fixed_len_sum, seq_mean_token_mean, token_mean
 from jaxagent.compilations import Compilations
 from jaxagent.errors import ConfigError, DataError, DivergenceError
-from jaxagent.learn.forward import Execution
+from jaxagent.learn.forward import Execution, make_score
 from jaxagent.learn.optim import OptimizerSpec, make_optimizer
 from jaxagent.learn.outliers import no_norms, norm_limit, with_norm
 from jaxagent.learn.state import averaged, init_state, path_name, train_last_layers, train_only
-from jaxagent.learn.step import make_score, make_update
+from jaxagent.learn.step import Skips, make_update
 from jaxagent.learn.terms import clipped_pg, cross_entropy, entropy_bonus, kl
 from jaxagent.mesh.mesh import MeshSpec, make_mesh
 from jaxagent.mesh.rules import AXES
@@ -267,7 +267,7 @@ def test_a_non_finite_micro_batch_is_left_out_and_counted():
 def test_repeated_non_finite_batches_stop_the_run():
     terms = cases.pg()
     optimizer, state = cases.sgd_state()
-    update = make_update(cases.model()[0], terms, optimizer, max_skipped=1)
+    update = make_update(cases.model()[0], terms, optimizer, skips=Skips(nonfinite=1))
     (batch,) = cases.packed(cases.samples()[:1], terms, rows=1)
     bad = replace(batch, advantage_BS=np.full_like(batch.advantage_BS, np.inf))
     state, _ = update(state, [bad])
@@ -294,7 +294,7 @@ def test_a_step_with_an_outlying_gradient_is_skipped_and_counted():
     at the limit, so that a lasting rise is learnt from in the end."""
     optimizer = optax.sgd(1e-6)
     state = init_state(cases.params(), optimizer)
-    update = make_update(cases.model()[0], cases.pg(), optimizer, outlier_sigma=5.0)
+    update = make_update(cases.model()[0], cases.pg(), optimizer, skips=Skips(sigma=5.0))
     usual = cases.packed(cases.samples(), cases.pg(), rows=8)
     loud = [replace(b, advantage_BS=1000 * b.advantage_BS) for b in usual]
     for _ in range(10):

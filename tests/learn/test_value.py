@@ -10,11 +10,11 @@ import pytest
 
 from jaxagent.batch.targets import token_mean
 from jaxagent.errors import ConfigError
-from jaxagent.learn.forward import Execution
+from jaxagent.learn.forward import Execution, make_score
 from jaxagent.learn.loss import Scores, Streams
 from jaxagent.learn.optim import OptimizerSpec, make_optimizer
 from jaxagent.learn.state import init_state, train_also, train_last_layers, train_only
-from jaxagent.learn.step import make_score, make_update
+from jaxagent.learn.step import make_update
 from jaxagent.learn.sums import add, explained_of, finish
 from jaxagent.learn.terms import cross_entropy
 from jaxagent.learn.value import decaying, value_loss

@@ -9,7 +9,7 @@ import pytest
 
 from jaxagent.batch.pack import pack, unpack
 from jaxagent.learn.loss import Scores
-from jaxagent.learn.step import total_loss
+from jaxagent.learn.objective import total_loss
 from jaxagent.recipes.table import RECIPES
 from jaxagent.train import credit
 from jaxagent.types import Group, Status
