@@ -27,7 +27,8 @@ from jaxagent.envs.protocol import EnvSpec
 from jaxagent.errors import ConfigError
 from jaxagent.eval.settings import Asked
 from jaxagent.model.spec import ModelSpec
-from jaxagent.prepare import Prepared, model_sizes, prepare_evaluation
+from jaxagent.model_source import model_sizes
+from jaxagent.prepare import Prepared, prepare_evaluation
 from jaxagent.rollout.scripted import ExpertAgent, NoopAgent
 from jaxagent.rollout.talk import Agent
 from jaxagent.rollouts import Rollouts, open_rollouts, open_talks
@@ -100,9 +101,8 @@ def _hugging_face(config: RunConfig, asked: Asked, env: EnvSpec, tasks: Tasks) -
         }
     )
     hub = asked.policy.startswith(HUB_PREFIX)
-    source = (
-        asked.policy if hub else str(Path(asked.policy).resolve())
-    )  # the same from every working directory
+    # The same from every working directory.
+    source = asked.policy if hub else str(Path(asked.policy).resolve())
     identity = {"kind": "hugging face", "source": source}
     return _decoded(prepare_evaluation(changed, tasks, env), Path(source).name, identity)
 

@@ -12,8 +12,8 @@ from jax.sharding import Mesh
 
 from jaxagent.clock import Meter
 from jaxagent.config import MeshConfig
+from jaxagent.decode.buckets import Buckets
 from jaxagent.decode.engine import Engine
-from jaxagent.decode.scheduler import Buckets
 from jaxagent.errors import ConfigError
 from jaxagent.learn.forward import Execution
 from jaxagent.learn.state import Partition, train_all, train_also, train_last_layers, train_only
@@ -24,7 +24,8 @@ from jaxagent.model.hf import load_hf, read_spec
 from jaxagent.model.lora import add_lora
 from jaxagent.model.params import place
 from jaxagent.model.transformer import abstract, create
-from jaxagent.prepare import Prepared, is_sizes
+from jaxagent.model_source import is_sizes
+from jaxagent.prepare import Prepared
 
 
 @dataclass(frozen=True)

@@ -8,37 +8,27 @@ come later.
 from __future__ import annotations
 
 import importlib.util
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from random import Random
 
 from jaxagent.chat.render import Renderer
-from jaxagent.chat.tokenizer import Tokenizer, load_tokenizer
-from jaxagent.chat.train_tokenizer import train_tokenizer
+from jaxagent.chat.tokenizer import Tokenizer
 from jaxagent.config import PackConfig, RunConfig
 from jaxagent.data.rollout_store import Origin
 from jaxagent.data.tasks import easier, fingerprint
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.table import find_env
 from jaxagent.errors import ConfigError
-from jaxagent.model.hf import check_tokenizer, check_weights, read_spec
+from jaxagent.model.hf import check_tokenizer
 from jaxagent.model.spec import CriticSpec, LoraSpec, ModelSpec
+from jaxagent.model_source import model_sizes, tokenizer_of
 from jaxagent.recipes.base import Recipe
 from jaxagent.recipes.table import find_recipe
 from jaxagent.records import Record
-from jaxagent.rollout.demonstrate import play
 from jaxagent.types import Sampling, Task
 
-MODELS = Path(__file__).parents[1] / "configs" / "models"
 TRACKER_MODULES = {"tensorboard": "tensorboardX", "wandb": "wandb"}
-TRAINED = "tokenizer"  # folder of the tokenizer trained by a run, inside its run folder
 PROMPTS = 8  # tasks whose prompt is measured
-TEXT_EPISODES = 400  # expert episodes that a tokenizer is trained on, at most
-TEXT_CHARS = (
-    150_000  # enough text for a small tokenizer; episodes of real environments are long and cost seconds
-)
 
 
 @dataclass(frozen=True)
@@ -156,7 +146,7 @@ def _fitted(
         raise ConfigError(
             f"model.train_last_layers={config.model.train_last_layers}, but the model has {model.layers} layers"
         )
-    tokenizer = _tokenizer(config, env, tasks)
+    tokenizer = tokenizer_of(config, env, tasks)
     renderer = Renderer(tokenizer, config.tokenizer.template)
     if config.tokenizer.source == "train":
         model = replace(model, vocab=tokenizer.vocab_size, eos=renderer.stop_ids, pad=0, bos=None)
@@ -259,57 +249,3 @@ def _where(index: int, config: RunConfig) -> str:
     """The path of a stage in the run file."""
     before = len(config.warm_start)
     return f"warm_start.{index}" if index < before else f"stages.{index - before}"
-
-
-def is_sizes(source: str) -> bool:
-    """Whether a model source names sizes (random weights) rather than a checkpoint."""
-    return source.endswith((".yaml", ".yml")) or (MODELS / f"{source}.yaml").is_file()
-
-
-def model_sizes(source: str) -> ModelSpec:
-    """Of a checkpoint, whose weights are checked too, or of a file of sizes."""
-    if not is_sizes(source):
-        if not source.startswith("hf://") and not Path(source).is_dir():
-            known = ", ".join(sorted(path.stem for path in MODELS.glob("*.yaml")))
-            raise ConfigError(
-                f"model.source={source!r} is no folder, no hf:// name and no model of configs/models ({known})"
-            )
-        spec = read_spec(source)
-        check_weights(source, spec)
-        return spec
-    named = MODELS / f"{source}.yaml"
-    return ModelSpec.from_file(named if named.is_file() else source)
-
-
-def _tokenizer(config: RunConfig, env: EnvSpec, tasks: Mapping[str, Sequence[Task]]) -> Tokenizer:
-    source = config.tokenizer.source
-    if source == "train":
-        saved = Path(config.run_dir) / TRAINED
-        if saved.is_dir():
-            return load_tokenizer(saved)
-        if not is_sizes(config.model.source):
-            raise ConfigError(
-                "tokenizer.source='train' needs a model with random weights; a checkpoint has its own"
-            )
-        split = config.env.train_split  # an evaluation plays others
-        texts = _texts(env, tasks[split] if split in tasks else env.tasks(split))
-        return train_tokenizer(texts, config.tokenizer.vocab_size)
-    if source == "model":
-        if is_sizes(config.model.source):
-            raise ConfigError(
-                f"tokenizer.source='model', but model.source={config.model.source!r} are sizes without a tokenizer; "
-                "give a tokenizer folder, or 'train' for a small one made from demonstrations"
-            )
-        source = config.model.source
-    return load_tokenizer(source)
-
-
-def _texts(env: EnvSpec, tasks: Sequence[Task]) -> list[str]:
-    """What the environment and its expert say in a few hundred episodes."""
-    texts: list[str] = []
-    for number, task in zip(range(TEXT_EPISODES), itertools.cycle(tasks)):
-        if sum(map(len, texts)) > TEXT_CHARS:
-            break
-        played = play(env, task, rng=Random(f"tokenizer/{number}"), sloppiness=0.5)
-        texts += [message.content for message in played.messages(env)]
-    return texts

@@ -23,8 +23,9 @@ from jaxagent.clock import Clock
 from jaxagent.config import MeshConfig, RunConfig
 from jaxagent.errors import ConfigError, DataError
 from jaxagent.folder_lock import LOCK, locked
+from jaxagent.model_source import TRAINED
 from jaxagent.preemption import EXIT_PREEMPTED, Preempted, Preemption
-from jaxagent.prepare import TRAINED, Prepared, prepare
+from jaxagent.prepare import Prepared, prepare
 from jaxagent.recipes.base import Materials
 from jaxagent.recipes.stored import with_stored
 from jaxagent.rollout.demonstrate import play, tokens
