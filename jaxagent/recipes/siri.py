@@ -33,19 +33,10 @@ from jaxagent.recipes.policy import policy_recipe
 from jaxagent.recipes.retrieval import RetrieverOptions
 from jaxagent.recipes.rewards import outcome_of
 from jaxagent.recipes.unread import refuse_unread
+from jaxagent.skills.halves import DELTA, SKILL, branch, halves, with_deltas
 from jaxagent.skills.intrinsic import IntrinsicBank, Thresholds
 from jaxagent.skills.mine import MINE, Miner, script_mine
-from jaxagent.skills.paired import (
-    DELTA,
-    SKILL,
-    PairedRules,
-    PairedSource,
-    branch,
-    full_skill,
-    halves,
-    strategy_alone,
-    with_deltas,
-)
+from jaxagent.skills.paired import PairedRules, PairedSource, full_skill, strategy_alone
 from jaxagent.skills.request import Requests
 from jaxagent.stage import Credit, Samples, Stage, Term
 from jaxagent.types import Credited, Generate, Sample, Sampling

@@ -14,8 +14,8 @@ from jaxagent.recipes import gigpo, siri
 from jaxagent.recipes.retrieval import RetrieverOptions
 from jaxagent.recipes.siri import SiriOptions
 from jaxagent.rollout.episode import PLAIN
-from jaxagent.skills.paired import DELTA, SKILL
-from jaxagent.skills.paired import PLAIN as PLAIN_HALF
+from jaxagent.skills.halves import DELTA, SKILL
+from jaxagent.skills.halves import PLAIN as PLAIN_HALF
 from jaxagent.types import Completion, Group, Message, Prompt, Segment, Stop
 from tests.made_episodes import make_step, make_task, make_trajectory
 from tests.recipes.test_stages import materials, scored

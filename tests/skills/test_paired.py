@@ -12,21 +12,10 @@ from jaxagent.data.tasks import TaskSource
 from jaxagent.errors import DataError
 from jaxagent.rewards.outcome import success
 from jaxagent.rewards.returns import composed, each
+from jaxagent.skills.halves import DELTA, PLAIN, SKILL, branch, delta_of, halves, skill_of, with_deltas
 from jaxagent.skills.intrinsic import IntrinsicBank
 from jaxagent.skills.mine import MINE, Miner, script_mine
-from jaxagent.skills.paired import (
-    DELTA,
-    PLAIN,
-    SKILL,
-    PairedRules,
-    PairedSource,
-    branch,
-    delta_of,
-    full_skill,
-    halves,
-    skill_of,
-    with_deltas,
-)
+from jaxagent.skills.paired import PairedRules, PairedSource, full_skill
 from jaxagent.skills.request import Requests
 from jaxagent.skills.retrieve import jaccard
 from jaxagent.stage import Source
