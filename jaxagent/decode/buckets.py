@@ -11,8 +11,7 @@ from jaxagent.errors import ConfigError
 class Buckets:
     """The shapes of the decoder's programs: one is compiled for every combination.
 
-    prefill: (rows, query tokens) pairs.   decode: rows.   lengths: cache positions read; the last is the
-    context.
+    prefill: (rows, query tokens) pairs.   decode: rows.   lengths: cache positions read; the last is the context.
     """
 
     prefill: tuple[tuple[int, int], ...]
@@ -31,14 +30,6 @@ class Buckets:
             raise ConfigError(
                 f"buckets.prefill takes {widest} tokens at once, the context is {self.lengths[-1]}"
             )
-
-    @classmethod
-    def fitting(cls, *, slots: int, length: int, prompt: int, observation: int) -> Buckets:
-        """Ten programs or so: opening prompts eight rows at a time, observations and decoding for a quarter
-        of the slots or all of them, half of the context or all of it."""
-        rows = tuple(sorted({max(1, slots // 4), slots}))
-        prefill = {(min(8, slots), min(prompt, length)), *((some, min(observation, length)) for some in rows)}
-        return cls(tuple(sorted(prefill)), rows, tuple(sorted({max(1, length // 2), length})))
 
     def length(self, needed: int) -> int:
         return next(length for length in self.lengths if length >= needed)

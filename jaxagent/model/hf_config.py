@@ -129,26 +129,7 @@ def _refuse(config: Mapping[str, Any], family: str) -> None:
 
 def _read_rope(config: Mapping[str, Any]) -> Rope:
     """Rotary settings from `rope_parameters` (transformers 5) or `rope_theta` + `rope_scaling` (4)."""
-    given: dict[str, Any] = {}
-    for key in ("rope_scaling", "rope_parameters"):
-        settings = config.get(key) or {}
-        if not isinstance(settings, Mapping):
-            raise ConfigError(f"config.json: {key}={settings!r}, expected an object of rotary settings")
-        given |= settings
-    kind = given.get("rope_type", given.get("type", "default"))
-    if kind not in ("default", "linear", "llama3", "yarn"):
-        raise ConfigError(
-            f"rotary scaling {kind!r} is not supported; supported: default, linear, llama3, yarn. "
-            "Scalings that depend on the length of the input would change log-probs within an episode"
-        )
-    if given.get("partial_rotary_factor", 1.0) != 1.0:
-        raise ConfigError(
-            f"partial_rotary_factor={given['partial_rotary_factor']} is not supported (only 1.0)"
-        )
-    if kind == "yarn" and given.get("mscale") and given.get("mscale_all_dim"):
-        raise ConfigError(
-            "yarn with mscale and mscale_all_dim is not supported; give attention_factor instead"
-        )
+    kind, given = _rope_settings(config)
     theta = float(given.get("rope_theta") or config.get("rope_theta") or 10_000.0)
     longest = config.get("max_position_embeddings", 0)
     original = (
@@ -182,6 +163,31 @@ def _read_rope(config: Mapping[str, Any]) -> Rope:
         attention_factor=float(given.get("attention_factor") or 0.0),
         truncate=bool(given.get("truncate", True)),
     )
+
+
+def _rope_settings(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """(kind, what is given for it), if the model code can do it exactly."""
+    given: dict[str, Any] = {}
+    for key in ("rope_scaling", "rope_parameters"):
+        settings = config.get(key) or {}
+        if not isinstance(settings, Mapping):
+            raise ConfigError(f"config.json: {key}={settings!r}, expected an object of rotary settings")
+        given |= settings
+    kind = given.get("rope_type", given.get("type", "default"))
+    if kind not in ("default", "linear", "llama3", "yarn"):
+        raise ConfigError(
+            f"rotary scaling {kind!r} is not supported; supported: default, linear, llama3, yarn. "
+            "Scalings that depend on the length of the input would change log-probs within an episode"
+        )
+    if given.get("partial_rotary_factor", 1.0) != 1.0:
+        raise ConfigError(
+            f"partial_rotary_factor={given['partial_rotary_factor']} is not supported (only 1.0)"
+        )
+    if kind == "yarn" and given.get("mscale") and given.get("mscale_all_dim"):
+        raise ConfigError(
+            "yarn with mscale and mscale_all_dim is not supported; give attention_factor instead"
+        )
+    return kind, given
 
 
 def _write_rope(rope: Rope) -> dict[str, Any]:

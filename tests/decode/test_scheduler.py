@@ -51,13 +51,6 @@ def test_impossible_buckets_are_refused(sizes, message):
         replace(BUCKETS, **sizes)
 
 
-def test_fitting_buckets():
-    assert Buckets.fitting(slots=32, length=320, prompt=96, observation=24) == Buckets(
-        prefill=((8, 24), (8, 96), (32, 24)), decode=(8, 32), lengths=(160, 320)
-    )
-    assert Buckets.fitting(slots=1, length=8, prompt=96, observation=24).prefill == ((1, 8),)
-
-
 def test_common_prefix():
     assert common_prefix(np.array([1, 2, 3]), np.array([1, 2, 4, 5])) == 2
     assert common_prefix(np.array([1, 2]), np.array([1, 2, 3])) == 2

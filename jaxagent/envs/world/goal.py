@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jaxagent.envs.world.engine import Row, Tables, World
+from jaxagent.envs.world.engine import Tables, World
 from jaxagent.types import Evaluation
 
 
@@ -139,13 +139,3 @@ def evaluate(goal: Goal, before: Tables, world: World) -> Evaluation:
     return Evaluation(
         success=not failures, passed=total - len(failures), total=total, failures=tuple(failures)
     )
-
-
-def table_row(tables: Tables, table: str, **fields: Any) -> Row:
-    """The one row with these fields; a generator that finds none or several is at fault."""
-    found = [
-        row for row in tables[table].values() if all(row[name] == value for name, value in fields.items())
-    ]
-    if len(found) != 1:
-        raise LookupError(f"{table} has {len(found)} rows with {fields}, expected 1")
-    return found[0]
