@@ -48,8 +48,7 @@ def export_model(
     tokenizer: str | Path | None = None,
     shard_bytes: int = 5_000_000_000,
 ) -> Path:
-    """Write config.json, safetensors (sharded above `shard_bytes`) and the tokenizer files of folder
-    `tokenizer`."""
+    """Write config.json, safetensors (sharded above `shard_bytes`) and the tokenizer files of folder `tokenizer`."""
     graphdef, params = without_critic(*merge_lora(graphdef, params))
     spec: ModelSpec = nnx.merge(graphdef, params).spec
     leaves = flat(params)
@@ -162,8 +161,7 @@ def _write_shards(folder: Path, tensors: Iterator[tuple[str, np.ndarray]], limit
 
 
 class _Folder:
-    """A folder that is written beside its final place and moved there when complete; it replaces an older
-    export."""
+    """A folder that is written beside its final place and moved there when complete; it replaces an older export."""
 
     def __init__(self, folder: str | Path):
         self.final = Path(folder)

@@ -262,9 +262,8 @@ def test_adapters_alone_are_trained_reach_the_decoder_and_are_exported(tmp_path)
     assert_adapters_alone_moved(learner.params)
 
     (now_T,) = logprobs(learner, first[:1])
-    assert (
-        np.abs(now_T - first[0].logprobs["behaviour"]).max() > 0.1
-    )  # the base no longer describes the policy
+    # The base no longer describes the policy.
+    assert np.abs(now_T - first[0].logprobs["behaviour"]).max() > 0.1
     export_model(tmp_path / "merged", graphdef, learner.params)
     export_adapter(tmp_path / "adapter", graphdef, learner.params, base=str(tmp_path / "base"))
     load = transformers.AutoModelForCausalLM.from_pretrained

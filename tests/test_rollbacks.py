@@ -51,9 +51,8 @@ def test_enough_checkpoints_are_kept():
     usual = CheckpointConfig(every=2, keep=2)
     assert checkpoints_kept(AlarmConfig(), usual) == 2
     rollback = AlarmConfig.parse({"on_collapse": "rollback", "patience": 3, "rollback": {"margin": 6}})
-    assert (
-        checkpoints_kept(rollback, usual) == 8
-    )  # margin 6 and a window of 5 reach over 6 checkpoints, and 2 more
+    # Margin 6 and a window of 5 reach over 6 checkpoints, and 2 more.
+    assert checkpoints_kept(rollback, usual) == 8
 
 
 def test_rollbacks_survive_json_and_say_what_they_change():

@@ -35,9 +35,8 @@ class StoredBackend:
             return _read(path)
         answer = await self.backend(request)
         whole = path.with_suffix(f".{os.getpid()}.part")
-        whole.write_text(
-            json.dumps({"role": request.role, "answer": answer}), "utf-8"
-        )  # a lone surrogate stays escaped
+        # A lone surrogate stays escaped.
+        whole.write_text(json.dumps({"role": request.role, "answer": answer}), "utf-8")
         whole.replace(path)
         return answer
 

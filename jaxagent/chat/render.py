@@ -6,15 +6,14 @@ A conversation grows by appending; what was sampled is never decoded and re-enco
     sampled by the policy   print(1)<|im_end|>
     reply(observation)      \\n<|im_start|>user\\n1<|im_end|>\\n<|im_start|>assistant\\n
 
-The newline after `<|im_end|>` belongs to the template and is sampled by nobody, so `reply` starts with it. A
-message that was cut (length) never sampled its `<|im_end|>`: append `close(ids)` before `reply`, masked.
+The newline after `<|im_end|>` belongs to the template and is sampled by nobody, so `reply` starts with it. A message
+that was cut (length) never sampled its `<|im_end|>`: append `close(ids)` before `reply`, masked.
 
-Thinking of earlier turns. Qwen3's own template removes it as soon as a new user message arrives, so the
-history of turn n+1 is no extension of turn n's. `history="preserve"` (default) keeps every sampled token in
-place: append-only, one training row an episode, a small drift from the family's template. `history="strip"`
-renders histories exactly as the family's template does; every turn then opens a new context (`open` on the
-whole history) and is a training row of its own. Tool results (role "tool") are no new query: there both
-agree.
+Thinking of earlier turns. Qwen3's own template removes it as soon as a new user message arrives, so the history of turn
+n+1 is no extension of turn n's. `history="preserve"` (default) keeps every sampled token in place: append-only, one
+training row an episode, a small drift from the family's template. `history="strip"` renders histories exactly as the
+family's template does; every turn then opens a new context (`open` on the whole history) and is a training row of its
+own. Tool results (role "tool") are no new query: there both agree.
 """
 
 from __future__ import annotations
@@ -144,9 +143,8 @@ class Renderer:
     def _encode(self, pieces: Sequence[str], *, after: Mark | None = None) -> list[int]:
         """Encode marks as control tokens and the text between two marks in one piece.
 
-        Each text is encoded behind its mark, whose id is cut off again: tokenizers that treat the start of a
-        text in their own way (SentencePiece's leading space) then see what they see in the whole
-        conversation.
+        Each text is encoded behind its mark, whose id is cut off again: tokenizers that treat the start of a text in
+        their own way (SentencePiece's leading space) then see what they see in the whole conversation.
         """
         ids: list[int] = []
         mark, text = after, ""

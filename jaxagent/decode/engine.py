@@ -1,11 +1,10 @@
 """The decoder: `Generate` over fixed-shape device programs, many sessions at once.
 
 In:  requests from any number of coroutines.   Out: completions with the log-probs of the sampled tokens.
-All live requests step together, `tokens` tokens per device call; what arrives meanwhile joins at the next
-call. A session's KV stays in its slot between turns, so only new tokens are prefilled, and a session whose
-environment is busy costs nothing. The device works in a thread of its own: environments run on meanwhile.
-Not its job: slots and shapes (scheduler.py), the device (worker.py, programs.py), text (`decode` is given to
-it).
+All live requests step together, `tokens` tokens per device call; what arrives meanwhile joins at the next call. A
+session's KV stays in its slot between turns, so only new tokens are prefilled, and a session whose environment is busy
+costs nothing. The device works in a thread of its own: environments run on meanwhile. Not its job: slots and shapes
+(scheduler.py), the device (worker.py, programs.py), text (`decode` is given to it).
 """
 
 from __future__ import annotations

@@ -31,10 +31,12 @@ def hand_off(
     mesh: Mesh | None = None,
     copies: bool = False,
 ) -> tuple[Weights, UInt32[Array, ""]]:
-    """(decoder weights, checksum). Under a mesh, heads, hidden units and vocabulary are split over `tensor`;
-    what
-    training splits over `fsdp` is gathered, since a decoder reads every weight for every token. An array that needs no
-    change is handed on as it is, unless `copies` asks for one of the decoder's own."""
+    """(decoder weights, checksum).
+
+    Under a mesh, heads, hidden units and vocabulary are split over `tensor`; what training splits over `fsdp` is
+    gathered, since a decoder reads every weight for every token. An array that needs no change is handed on as it is,
+    unless `copies` asks for one of the decoder's own.
+    """
     model: Transformer = nnx.merge(*merge_lora(graphdef, params))
     stacked = model.stacked()
     layers = tuple(
@@ -70,9 +72,7 @@ def weight_shardings(weights: Weights, mesh: Mesh) -> Weights:
 
 
 def checksum(weights: Weights) -> UInt32[Array, ""]:
-    """Sum modulo 2^32 of every element's bits times its odd index: changes with any bit, in any order of
-    devices.
-    """
+    """Sum modulo 2^32 of every element's bits times its odd index: changes with any bit, in any order of devices."""
     total = jnp.uint32(0)
     for leaf in jax.tree.leaves(weights):
         bits = jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{leaf.dtype.itemsize * 8}")).astype(

@@ -144,9 +144,7 @@ class Programs:
             self._program("copy", length, 0, cache, *pair)
 
     def _program(self, kind: str, length: int, donated: int, *arrays: Any) -> Callable[..., Any]:
-        """The executable of this kind for the shapes of the host arrays (weights and cache never change
-        shape).
-        """
+        """The executable of this kind for the shapes of the host arrays (weights and cache never change shape)."""
         host = tuple(leaf.shape for leaf in jax.tree.leaves(arrays) if isinstance(leaf, np.ndarray))
         key = (kind, length, host)
         if key not in self._compiled:

@@ -24,9 +24,7 @@ COLUMNS = 128  # divides every vocabulary of the Qwen and Llama families; others
 
 
 class Rule(NamedTuple):
-    """Sampling rule per row; see types.Sampling. temperature 0 is greedy; top_k 0, top_p 1, min_p 0 are
-    off.
-    """
+    """Sampling rule per row; see types.Sampling. temperature 0 is greedy; top_k 0, top_p 1, min_p 0 are off."""
 
     temperature_B: Float[Array, "B"]
     top_k_B: Int[Array, "B"]
@@ -87,9 +85,7 @@ def _columns(logits_VB: Float[Array, "V B"]) -> Float[Array, "R C B"]:
 
 
 def _uniforms(stream_B: Key[Array, "B"], index_B: Int[Array, "B"]) -> Float[Array, "B 2"]:
-    """Two numbers in [0, 1) per row: the generator's output block for (stream, index), 23 bits of each
-    word.
-    """
+    """Two numbers in [0, 1) per row: the generator's output block for (stream, index), 23 bits of each word."""
     words_B2 = jax.random.key_data(jax.vmap(jax.random.fold_in)(stream_B, index_B))
     return (words_B2 >> 9).astype(jnp.float32) * jnp.float32(2.0**-23)
 
@@ -139,9 +135,7 @@ def _largest_bound(
     target_B: Float[Array, "B"],
     active_B: Bool[Array, "B"],
 ) -> Float[Array, "B"]:
-    """Largest t with sum(weight where scaled >= t) >= target, exactly, per active row; the smallest logit if
-    none.
-    """
+    """Largest t with sum(weight where scaled >= t) >= target, exactly, per active row; the smallest logit if none."""
     ordered_RCB = _ordered(scaled_RCB)
     low_B, high_B = ordered_RCB.min(axis=0).min(axis=0), ordered_RCB.max(axis=0).max(axis=0)
 

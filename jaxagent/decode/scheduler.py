@@ -1,14 +1,11 @@
-"""Which session's tokens lie in which slot, and what runs next. Pure Python and numpy: no device, no clock,
-no threads.
+"""Which session's tokens lie in which slot, and what runs next. Pure Python and numpy: no device, clock or threads.
 
-A slot holds the KV of `held` tokens. The KV of a job never includes its last token: that one leads the next
-decode call, so prefill needs no logits and every call to the model either prefills or decodes.
+A slot holds the KV of `held` tokens. The KV of a job never includes its last token: that one leads the next decode
+call, so prefill needs no logits and every call to the model either prefills or decodes.
 
-    place()         gives waiting jobs a slot: their session's own, an empty one, or that of the least
-    recently used
-                    idle session (which is prefilled again when it returns). Tokens that another slot already
-                    holds are copied; if another slot is about to hold more of them, the job waits for that
-                    prefill.
+    place()         gives waiting jobs a slot: their session's own, an empty one, or that of the least recently used
+                    idle session (which is prefilled again when it returns). Tokens that another slot already holds are
+                    copied; if another slot is about to hold more of them, the job waits for that prefill.
     next_prefill()  the next batch of tokens to prefill          decodable()  jobs whose context is complete
 """
 
@@ -63,9 +60,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Prefill:
-    """`counts[i]` tokens of jobs[i] from position slot.held on, in a program of `rows` x `queries` x
-    `length`.
-    """
+    """`counts[i]` tokens of jobs[i] from position slot.held on, in a program of `rows` x `queries` x `length`."""
 
     jobs: tuple[Job, ...]
     counts: tuple[int, ...]
@@ -114,26 +109,21 @@ class Scheduler:
             self._hold(slot, np.asarray(job.ids, np.int32), min(slot.held, len(job.ids) - 1))
 
     def release(self, session: str) -> None:
-        """The session is over. Its tokens stay until the slot is needed: another session may share their
-        prefix.
-        """
+        """The session is over. Its tokens stay until the slot is needed: another session may share their prefix."""
         slot = self.by_session.pop(session, None)
         if slot:
             slot.session = None
 
     def invalidate(self) -> None:
-        """The weights changed: no KV is worth anything. Live jobs keep their slots and are prefilled
-        again.
-        """
+        """The weights changed: no KV is worth anything. Live jobs keep their slots and are prefilled again."""
         for slot in self.slots:
             self._hold(slot, slot.ids, 0)
 
     # --- what runs next ---
 
     def place(self) -> list[list[Copy]]:
-        """Slots for waiting jobs: returning sessions first, then by arrival. The batches of copies must run,
-        in
-        order, before anything else; within a batch no source is another's target."""
+        """Slots for waiting jobs: returning sessions first, then by arrival. The batches of copies must run, in order,
+        before anything else; within a batch no source is another's target."""
         batches: list[list[Copy]] = []
         waiting: list[Job] = []
         for job in sorted(self.queue, key=lambda job: job.request.session not in self.by_session):
@@ -195,8 +185,7 @@ class Scheduler:
         slot = slot_of(job)
         slot.held, slot.used = len(job.ids) - 1, self._tick()
 
-    # --- inside
-    # ----------------------------------------------------------------------------------------------
+    # --- inside ---
 
     def _tick(self) -> int:
         self._clock += 1
@@ -228,9 +217,7 @@ class Scheduler:
         return (best, shared) if shared >= self.share else (None, 0)
 
     def _more_is_coming(self, job: Job, shared: int) -> bool:
-        """True if a slot that is being prefilled will hold the job's whole context, or `share` more tokens of
-        it.
-        """
+        """True if a slot that is being prefilled will hold the job's whole context, or `share` more tokens of it."""
         coming = max(
             (self._equal(job, slot) for slot in self.slots if slot.job and _missing(slot.job)), default=0
         )

@@ -32,9 +32,7 @@ Event = tuple[Literal["submit", "cancel", "release"], Job | str]
 
 @dataclass
 class Counts:
-    """Work done so far. row_steps: rows x tokens that the decode calls computed; sampled / row_steps is the
-    yield.
-    """
+    """Work done so far. row_steps: rows x tokens that the decode calls computed; sampled / row_steps is the yield."""
 
     prefilled: int = 0
     copied: int = 0
@@ -170,9 +168,7 @@ class Worker:
         return min(job.request.sampling.max_tokens - job.sampled, self.buckets.lengths[-1] - len(job.ids))
 
     def _stop(self, job: Job, new: int) -> Stop | None:
-        """Why the job is complete after `new` more tokens. A stop string cuts off what was sampled after
-        it.
-        """
+        """Why the job is complete after `new` more tokens. A stop string cuts off what was sampled after it."""
         sampling = job.request.sampling
         if sampling.stop_strings and self.decode is not None:
             keep = first_stop(job.ids[job.context :], job.sampled - new, sampling.stop_strings, self.decode)

@@ -77,9 +77,8 @@ class HttpClient:
         connection, prefix = _connection(self.url, self.seconds)
         payload = None if body is None else json.dumps(body).encode()
         sent = {"Accept": "application/json", "Content-Type": "application/json", "Connection": "close"}
-        alarm = threading.Timer(
-            self.seconds, _cut, [connection]
-        )  # a dribbling server renews socket time-outs
+        # A dribbling server renews socket time-outs.
+        alarm = threading.Timer(self.seconds, _cut, [connection])
         alarm.daemon = True
         try:
             alarm.start()

@@ -14,9 +14,8 @@ from jaxagent.envs.entry import need
 INSTALL = "pip install 'jaxagent[math]'"
 _library = need("math_verify", install=INSTALL)
 _sympy = need("sympy", install=INSTALL)
-logging.getLogger("math_verify").setLevel(
-    logging.ERROR
-)  # it warns that its time-outs are off; ours is outside
+# It warns that its time-outs are off; ours is outside.
+logging.getLogger("math_verify").setLevel(logging.ERROR)
 _ANSWER = (_library.LatexExtractionConfig(boxed_match_priority=0), _library.ExprExtractionConfig())
 
 # Dropped before looking for a calculation: words, units, degrees, spacing, and the forms of one number.
@@ -51,9 +50,8 @@ def is_calculation(text: str, *, fraction: bool) -> bool:
 
     42\\text{ cm}^2, n=42, 4.2 \\times 10^1: no.   6*7, 40 2, \\frac{84}{2} without `fraction`, 7!: yes.
     """
-    text = _WORDS.sub(
-        " m ", text.replace("{,}", ",").replace("\\dfrac", "\\frac")
-    )  # a unit may have an exponent
+    # A unit may have an exponent.
+    text = _WORDS.sub(" m ", text.replace("{,}", ",").replace("\\dfrac", "\\frac"))
     text = re.sub(r"\^\s*\{?\s*\\circ\s*\}?", "", text.rsplit("=", 1)[-1])
     text = _POWER_OF_TEN.sub("", _LAYOUT.sub(" ", text))
     if fraction:

@@ -105,9 +105,8 @@ class StdioServer:
         )
         _watcher().tell("+", self._process.pid)
         assert self._process.stdin is not None
-        os.set_blocking(
-            self._process.stdin.fileno(), False
-        )  # a server that does not read must not hold us up
+        # A server that does not read must not hold us up.
+        os.set_blocking(self._process.stdin.fileno(), False)
 
     def request(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         number, end = next(self._ids), time.monotonic() + self._seconds

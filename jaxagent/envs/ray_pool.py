@@ -27,9 +27,8 @@ from jaxagent.errors import ConfigError
 
 INSTALL = "pip install 'jaxagent[ray]'"
 KNOCK_S = 10.0
-STORE_BYTES = (
-    100 << 20
-)  # of a Ray started here: answers are small and go with the call, not through the store
+# Of a Ray started here: answers are small and go with the call, not through the store.
+STORE_BYTES = 100 << 20
 
 
 @dataclass(frozen=True)

@@ -44,9 +44,7 @@ def failed_and_recovered(steps: Sequence[Step]) -> tuple[int, int]:
 
 
 def behaviour_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
-    """Rates a turn and counts a rollout. `give_up` is left out where no endpoint failed; nothing without
-    turns.
-    """
+    """Rates a turn and counts a rollout. `give_up` is left out where no endpoint failed; nothing without turns."""
     steps = [step for trajectory in trajectories for step in trajectory.steps]
     if not steps:
         return {}
@@ -87,8 +85,7 @@ def cost_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
 
 
 def inference_flops(parameters: int, *, layers: int, width: int, lengths: Sequence[int]) -> float:
-    """FLOPs to process sequences once each with a KV cache: 2 N tokens + 4 layers width ctx over every
-    position.
+    """FLOPs to process sequences once each with a KV cache: 2 N tokens + 4 layers width ctx over every position.
 
     2 FLOPs a multiply-add. 7e9 parameters, 28 layers, width 3584, 1,200 tokens: 1.68e13 + 2.8925e11.
     """

@@ -11,9 +11,7 @@ LEVEL = 0.95
 
 
 def wilson(successes: float | int, n: int, level: float = LEVEL) -> tuple[float, float]:
-    """Wilson score interval of a share. 0 of n and n of n keep a width, unlike a bootstrap's. n = 0: (0,
-    1).
-    """
+    """Wilson score interval of a share. 0 of n and n of n keep a width, unlike a bootstrap's. n = 0: (0, 1)."""
     if n == 0:
         return 0.0, 1.0
     z = NormalDist().inv_cdf(0.5 + level / 2)
@@ -26,9 +24,7 @@ def wilson(successes: float | int, n: int, level: float = LEVEL) -> tuple[float,
 def bootstrap(
     value_P: Float[np.ndarray, "P"], level: float = LEVEL, *, resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile interval of the mean over P tasks, drawn with a fixed seed: the same values give the same
-    one.
-    """
+    """Percentile interval of the mean over P tasks, drawn with a fixed seed: the same values give the same one."""
     rng, n = np.random.default_rng(seed), value_P.size
     means = np.concatenate(
         [value_P[rng.integers(0, n, (rows, n))].mean(axis=1) for rows in blocks(resamples, n)]

@@ -1,8 +1,6 @@
-"""What an evaluation measures, from one record a task. Success is the environment's verdict, never the
-return.
+"""What an evaluation measures, from one record a task. Success is the environment's verdict, never the return.
 
-    scenario A: tasks [1, 1, 1], scenario B: [1, 0, 1]      TGC 83.3 (tasks solved), SGC 50 (scenarios all
-    solved)
+    scenario A: tasks [1, 1, 1], scenario B: [1, 0, 1]      TGC 83.3 (tasks solved), SGC 50 (scenarios all solved)
 
 A task that was asked for and has no finished rollout is reported ("missing"). Within a training run it counts as not
 solved (`missing_fails`); `jaxagent eval` leaves it out, says so, and plays it when it is started again.
@@ -26,9 +24,7 @@ from jaxagent.types import Metrics, Task, Trajectory
 
 @dataclass(frozen=True)
 class TaskRecord:
-    """One task's rollouts, parallel tuples. `rollout` numbers tell which rollouts of other tasks belong
-    together.
-    """
+    """One task's rollouts, parallel tuples. `rollout` numbers tell which rollouts of other tasks belong together."""
 
     task_id: str
     scenario: str
@@ -102,9 +98,7 @@ def best_at_k(score_PK: Float[np.ndarray, "P K"]) -> float:
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """Chance that k of n samples, drawn without replacement, hold one of the c correct: 1 - C(n-c, k) /
-    C(n, k).
-    """
+    """Chance that k of n samples, drawn without replacement, hold one of the c correct: 1 - C(n-c, k) / C(n, k)."""
     _check_samples(n, c, k)
     return 1.0 - comb(n - c, k) / comb(n, k)
 

@@ -2,14 +2,12 @@
 
     keys[l]    [slots, K, H, S]      values[l]  [slots, K, S, H]
 
-A tuple of layers, not one stacked array: measured on CPU (4 layers, 32 rows, S=1024) a token costs 7.5 ms
-this way, 11.5 ms with keys [.., S, H], 21 ms with a stacked array carried through a layer scan. Keys lie [H,
-S] because that is the right-hand side of the score product; heads of 64 then also fill the 128 lanes of a
-TPU.
+A tuple of layers, not one stacked array: measured on CPU (4 layers, 32 rows, S=1024) a token costs 7.5 ms this way,
+11.5 ms with keys [.., S, H], 21 ms with a stacked array carried through a layer scan. Keys lie [H, S] because that is
+the right-hand side of the score product; heads of 64 then also fill the 128 lanes of a TPU.
 
-Entries at or beyond a row's length are stale: attention masks them by position. Writes beyond S, and rows
-beyond the last slot, are dropped, so a row that takes no part in a call is given a large position (OFF) or
-slot.
+Entries at or beyond a row's length are stale: attention masks them by position. Writes beyond S, and rows beyond the
+last slot, are dropped, so a row that takes no part in a call is given a large position (OFF) or slot.
 """
 
 from __future__ import annotations

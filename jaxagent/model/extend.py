@@ -1,8 +1,7 @@
-"""The decoder's forward pass: Q new tokens per row on top of a KV cache. Prefill (Q > 1) and decode (Q = 1)
-alike.
+"""The decoder's forward pass: Q new tokens per row on top of a KV cache. Prefill (Q > 1) and decode (Q = 1) alike.
 
-It runs the same block as training (model/layer.py) with another `attend`. Layers are unrolled: weights and
-cache are tuples of layers, so nothing is sliced or copied inside the token loop.
+It runs the same block as training (model/layer.py) with another `attend`. Layers are unrolled: weights and cache are
+tuples of layers, so nothing is sliced or copied inside the token loop.
 """
 
 from __future__ import annotations
@@ -75,8 +74,6 @@ def cached_attention(
 
 
 def logits_VB(weights: Weights, hidden_BD: Float[Array, "B D"]) -> Float[Array, "V B"]:
-    """float32 logits, vocabulary first: the head is read as it lies, at any number of rows (see
-    decode/sampling.py).
-    """
+    """float32 logits, vocabulary first: the head is read as it lies, at any number of rows (see decode/sampling.py)."""
     head_VD = weights.embed_VD if weights.head_VD is None else weights.head_VD
     return jnp.einsum("vd,bd->vb", head_VD, hidden_BD, preferred_element_type=jnp.float32)

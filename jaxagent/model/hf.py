@@ -48,8 +48,7 @@ BUFFERS = ("rotary_emb.inv_freq",)  # recomputed from the config; old files carr
 
 @dataclass(frozen=True)
 class Piece:
-    """One Hugging Face tensor and where it lies: params[leaf][index], transposed if it is a matrix of a
-    layer."""
+    """One Hugging Face tensor and where it lies: params[leaf][index], transposed if it is a matrix of a layer."""
 
     name: str
     leaf: str

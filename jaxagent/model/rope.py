@@ -1,5 +1,4 @@
-"""Rotary position embedding, rotate-half form, with the scalings of ModelSpec.rope; frequencies are
-constants."""
+"""Rotary position embedding, rotate-half form, with the scalings of ModelSpec.rope; frequencies are constants."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ def _llama3(rope: Rope, inverse: np.ndarray) -> np.ndarray:
 
 
 def _yarn(rope: Rope, inverse: np.ndarray, head_dim: int) -> tuple[np.ndarray, float]:
-    """Ramp from kept to interpolated frequencies; cos and sin grow by 0.1 ln(factor) + 1 (arXiv
-    2309.00071)."""
+    """Ramp from kept to interpolated frequencies; cos and sin grow by 0.1 ln(factor) + 1 (arXiv 2309.00071)."""
 
     def dimension(rotations: float) -> float:
         return head_dim * math.log(rope.original / (rotations * 2 * math.pi)) / (2 * math.log(rope.theta))
@@ -65,8 +63,7 @@ def rope_tables(
 def rotate(
     x_BTNH: Float[Array, "B T N H"], tables: tuple[Float[Array, "B T 1 h"], Float[Array, "B T 1 h"]]
 ) -> Float[Array, "B T N H"]:
-    """Turn the pairs (x[i], x[i + H/2]) by the position's angle; computed in float32, returned in x's
-    dtype."""
+    """Turn the pairs (x[i], x[i + H/2]) by the position's angle; computed in float32, returned in x's dtype."""
     cos, sin = tables
     first, second = jnp.split(x_BTNH.astype(jnp.float32), 2, axis=-1)
     turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)

@@ -1,8 +1,7 @@
-"""What a model is: sizes and switches, frozen and hashable; read from and written to Hugging Face's
-config.json.
+"""What a model is: sizes and switches, frozen and hashable; read from and written to Hugging Face's config.json.
 
-Covers the decoders of Qwen2/2.5, Qwen3, Qwen3-MoE and Llama. What the model code cannot do exactly (sliding
-windows, other rotary scalings, other activations, …) is refused here, by name, before anything is loaded.
+Covers the decoders of Qwen2/2.5, Qwen3, Qwen3-MoE and Llama. What the model code cannot do exactly (sliding windows,
+other rotary scalings, other activations, …) is refused here, by name, before anything is loaded.
 """
 
 from __future__ import annotations
@@ -169,8 +168,7 @@ class ModelSpec:
         self._check_switches()
 
     def _check_switches(self) -> None:
-        """Refuse switches that the family's Hugging Face class does not have, since an export would lose
-        them."""
+        """Refuse switches that the family's Hugging Face class does not have, since an export would lose them."""
         if self.qk_norm != (self.family in ("qwen3", "qwen3_moe")):
             raise ConfigError(f"model.qk_norm={self.qk_norm} does not exist in family {self.family!r}")
         if self.family == "qwen2" and (self.o_bias or not self.qkv_bias):

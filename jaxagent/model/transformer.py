@@ -86,8 +86,7 @@ def lora_shapes(spec: ModelSpec, lora: LoraSpec) -> dict[str, tuple[int, ...]]:
 
 
 def _draw(key: Array, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
-    """Independent standard normals, by name. One generator call where it fits: each costs 0.2 s of
-    compilation."""
+    """Independent standard normals, by name. One generator call where it fits: each costs 0.2 s of compilation."""
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
     if sum(sizes.values()) > ONE_DRAW:
         keys = jax.random.split(key, len(shapes))
@@ -179,8 +178,7 @@ class Transformer(nnx.Module):
         return (self.embed if self.spec.tied else self.head)[...].astype(self.dtype)
 
     def stacked(self) -> dict[str, Array]:
-        """Every per-layer parameter [L, …], adapters included, in its stored dtype: what the layer scan
-        runs over."""
+        """Every per-layer parameter [L, …], adapters included, in its stored dtype: what the layer scan runs over."""
         groups = [self.layers, *([self.lora] if self.lora_spec else [])]
         return {name: leaf[...] for group in groups for name, leaf in nnx.state(group).items()}
 

@@ -57,9 +57,8 @@ class Monitor:
         self._returns: list[float] = []  # of the last iterations
         self._best = -math.inf  # mean of the best WINDOW of them
         self._trained: list[float] = []  # mean returns since the last evaluation
-        self._curve: list[
-            tuple[float, float]
-        ] = []  # (mean return in training, held-out success) of the evaluations
+        # Of the evaluations: (mean return in training, held-out success).
+        self._curve: list[tuple[float, float]] = []
         self._since: dict[str, int] = {}  # alarms that sound
         self._acted: set[str] = set()
 

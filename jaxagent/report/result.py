@@ -43,9 +43,7 @@ def evaluation_rows(result: Result) -> tuple[list[str], dict[tuple[str, str], di
 
 
 def final_table(result: Result) -> Table:
-    """TGC [95 % interval] and SGC for every split, mode and moment, and the change in TGC from first to
-    last.
-    """
+    """TGC [95 % interval] and SGC for every split, mode and moment, and the change in TGC from first to last."""
     moments, rows = evaluation_rows(result)
     table = Table(title="Tasks solved, TGC [95 % interval] / scenarios solved, SGC (percent)")
     for name in ("split", "mode"):

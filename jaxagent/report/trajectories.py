@@ -29,9 +29,7 @@ def pick(credited: Sequence[Credited], n: int) -> list[Credited]:
 def trajectory_record(
     credited: Credited, decode: Callable[[Sequence[int]], str], *, iteration: int
 ) -> TrajectoryRecord:
-    """decode: token ids -> text. A character of several tokens shows as the decoder's replacement
-    character.
-    """
+    """decode: token ids -> text. A character of several tokens shows as the decoder's replacement character."""
     trajectory = credited.trajectory
     return {
         "iteration": iteration,
@@ -69,9 +67,7 @@ def append_trajectories(path: str | Path, records: Sequence[TrajectoryRecord]) -
 
 
 def read_trajectories(path: str | Path) -> list[TrajectoryRecord]:
-    """All lines, a last one that a kill cut left out; none if there is no file. Of a repeated one the last
-    counts.
-    """
+    """All lines, a last one that a kill cut left out; none if there is no file. Of a repeated one the last counts."""
     if not Path(path).is_file():
         return []
     found: dict[tuple[Any, ...], TrajectoryRecord] = {}

@@ -29,9 +29,8 @@ def test_reinforce():
     assert scalars(reinforce(baseline=constant(0.5))([group])) == [0.5, -0.5]
     assert scalars(reinforce(baseline=constant(0.0))([group])) == [1.0, 0.0]
     assert scalars(reinforce()([group, make_group([1.0, 1.0])])) == [0.25, -0.75, 0.25, 0.25]
-    assert scalars(reinforce(baseline=constant(0.0))([make_group([0.7])])) == pytest.approx(
-        [0.7]
-    )  # a group of 1
+    # A group of 1.
+    assert scalars(reinforce(baseline=constant(0.0))([make_group([0.7])])) == pytest.approx([0.7])
     assert reinforce()([]) == []
 
 

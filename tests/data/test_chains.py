@@ -66,9 +66,8 @@ def test_only_scenarios_with_enough_tasks_make_chains():
         scenarios(pool, 4)
     with pytest.raises(ConfigError, match="0 scenarios"):
         source([make_task("lonely", scenario="")])
-    assert (
-        len({len(members) for members in scenarios(EASY, 3)}) == 1
-    )  # the embedded world: three tasks a scenario
+    # The embedded world: three tasks a scenario.
+    assert len({len(members) for members in scenarios(EASY, 3)}) == 1
 
 
 def test_each_survivor_goes_on_alone_with_its_own_library():

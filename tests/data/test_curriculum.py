@@ -124,18 +124,16 @@ def test_difficulties_open_one_after_another():
         return {plan.task.difficulty for plan in curriculum.draw()}
 
     assert drawn() == {1}
-    assert (
-        curriculum.observe([played(0, 4), played(1, 0)])["curriculum/difficulty"] == 1.0
-    )  # .5 of the last two
+    # .5 of the last two.
+    assert curriculum.observe([played(0, 4), played(1, 0)])["curriculum/difficulty"] == 1.0
     assert curriculum.observe([played(1, 3)])["curriculum/difficulty"] == 1.0  # 0 and .75
     assert curriculum.observe([played(0, 2)])["curriculum/difficulty"] == 2.0  # .75 and .5
     assert drawn() == {1, 2}
     easy = [played(0, 4)] * 4
     assert curriculum.observe(easy)["curriculum/difficulty"] == 2.0  # easier tasks open nothing
     assert curriculum.observe([played(2, 4), played(3, 4)])["curriculum/difficulty"] == 3.0
-    assert (
-        curriculum.observe([played(4, 4), played(5, 4)])["curriculum/difficulty"] == 3.0
-    )  # there is no harder one
+    # There is no harder one.
+    assert curriculum.observe([played(4, 4), played(5, 4)])["curriculum/difficulty"] == 3.0
     assert drawn() == {1, 2, 3}
 
 

@@ -58,9 +58,8 @@ def test_four_groups_of_batches_that_have_one_two_one_take_three_batches():
     policy, tasks = ScriptedPolicy(), source()
     collected, more = collect(policy, tasks)
     assert [len(names) for names in policy.rounds] == [4, 4, 4]
-    assert (
-        len({name for names in policy.rounds for name in names}) == 12
-    )  # the source goes on, it does not repeat
+    # The source goes on, it does not repeat.
+    assert len({name for names in policy.rounds for name in names}) == 12
     assert more.metrics(collected.groups) == {
         "refill/batches": 3.0,
         "refill/informative": 4.0,

@@ -204,9 +204,8 @@ def test_a_half_written_group_is_skipped_with_a_notice_and_overwritten(tmp_path,
         written(tmp_path / FILE, [2], after=1)
         assert tasks(tmp_path) == [(0, "0a"), (0, "0b"), (1, "1a"), (2, "2a"), (2, "2b")]
     caplog.clear()
-    (tmp_path / FILE).write_bytes(
-        whole[: last.end - 40] + bytes(40)
-    )  # the length was written, the bytes were not
+    # The length was written, the bytes were not.
+    (tmp_path / FILE).write_bytes(whole[: last.end - 40] + bytes(40))
     assert tasks(tmp_path)[-1] == (1, "1a")
     assert "not written to their end" in caplog.text
 

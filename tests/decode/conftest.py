@@ -1,6 +1,4 @@
-"""Tiny models and engines. Engines of one shape share their compiled programs through the compilation
-cache.
-"""
+"""Tiny models and engines. Engines of one shape share their compiled programs through the compilation cache."""
 
 import pytest
 

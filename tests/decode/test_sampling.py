@@ -1,6 +1,4 @@
-"""One token from logits: the distribution drawn from, its log-probs, the filters' numbers, the random
-streams.
-"""
+"""One token from logits: the distribution drawn from, its log-probs, the filters' numbers, the random streams."""
 
 import jax
 import jax.numpy as jnp

@@ -1,6 +1,4 @@
-"""Greedy decoding equals transformers' generate on random tiny checkpoints, over two turns, from real
-folders.
-"""
+"""Greedy decoding equals transformers' generate on random tiny checkpoints, over two turns, from real folders."""
 
 import asyncio
 

@@ -62,12 +62,8 @@ STEP_FAULTS: Mapping[str, tuple[Callable[[], Any], str]] = {
 LATER_FAULTS = {"evaluate": "raised"}  # the step is answered, then that call raises
 DROPS = {name: reason for name, (_, reason) in STEP_FAULTS.items()} | LATER_FAULTS
 KILLERS = [name for name, reason in DROPS.items() if reason in ("hang", "died")]
-KEPT = (
-    "",
-    "",
-    "long",
-    "close",
-)  # two healthy ones; an observation that overflows the context; a failing close
+# Two healthy ones; an observation that overflows the context; a failing close.
+KEPT = ("", "", "long", "close")
 
 
 class Faulty:

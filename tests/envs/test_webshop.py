@@ -93,13 +93,11 @@ def test_the_type_scales_the_reward():
     shared = {"query": "x", "product_category": "Food › Grocery › Nuts"}  # two parts, in any order
     assert value(product(title="Borel Tea", **shared), all_right, six) == 1.0
     eleven = goal(title="Tea one two three four five six seven eight nine ten")
-    assert (
-        value(product(title="Borel Tea"), all_right, eleven) == 0.1
-    )  # 1 of 11, although the query is the same
+    # 1 of 11, although the query is the same.
+    assert value(product(title="Borel Tea"), all_right, eleven) == 0.1
     assert value(product(title="Lamp"), all_right, goal()) == 0.0
-    assert (
-        value(product(title="Lamp"), all_right, goal(title="12 of 3")) == 1.0
-    )  # no nouns at all: 0.2, and the query
+    # No nouns at all: 0.2, and the query.
+    assert value(product(title="Lamp"), all_right, goal(title="12 of 3")) == 1.0
 
 
 def test_score_of_four_purchases():
@@ -122,9 +120,8 @@ def test_options_are_compared_by_basic_colour_and_words():
 
     assert basic_colour("heathered navy") == "heather"
     assert basic_colour("size 8") == "size 8"
-    assert (
-        option_hits(["dark navy"], ["dark red"]) == 1
-    )  # "dark" comes first in the list: the benchmark's way
+    # "dark" comes first in the list: the benchmark's way.
+    assert option_hits(["dark navy"], ["dark red"]) == 1
     assert option_hits(["navy"], ["red"]) == 0
     assert option_hits(["8 oz (pack of 2)"], ["8 oz"]) == 1
     assert option_hits(["8 oz", "cocoa"], ["cocoa", "16 ounces"]) == 1

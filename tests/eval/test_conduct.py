@@ -74,9 +74,8 @@ def test_tools_used_and_unknown():
     out = conduct_metrics([episode])
     assert out["tools/used"] == 3
     assert out["tools/unknown"] == 0.25
-    assert out["tools/entropy_share"] == pytest.approx(
-        1.0397207708 / 1.3862943611
-    )  # over find, book, pay and fly
+    # Over find, book, pay and fly.
+    assert out["tools/entropy_share"] == pytest.approx(1.0397207708 / 1.3862943611)
     assert out["loop/duplicates"] == 1
 
 

@@ -1,5 +1,4 @@
-"""The forward pass: packing, causality, recomputation, layers frozen or not, bf16, and the experts'
-arithmetic."""
+"""The forward pass: packing, causality, recomputation, layers frozen or not, bf16, and the experts' arithmetic."""
 
 from dataclasses import replace
 
@@ -119,8 +118,7 @@ def test_rotary_by_hand():
 
 
 def test_experts_equal_the_plain_sum():
-    """sum over the two best experts of their share times their MLP, computed one token and expert at a
-    time."""
+    """sum over the two best experts of their share times their MLP, computed one token and expert at a time."""
     _, params = create(MOE, seed=0)
     weights = {name: 20 * leaf[...][0] for name, leaf in params["layers"].items()}
     x = jax.random.normal(jax.random.key(1), (7, 16))

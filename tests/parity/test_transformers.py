@@ -1,5 +1,4 @@
-"""Logits equal transformers', in float32 within 2e-4, on random tiny checkpoints; exports load back to the
-same."""
+"""Logits equal transformers', in float32 within 2e-4, on random tiny checkpoints; exports load back to the same."""
 
 import jax
 import jax.numpy as jnp

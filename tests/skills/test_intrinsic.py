@@ -37,9 +37,8 @@ def test_a_candidate_is_promoted_after_n_eval_with_positive_utility():
 def test_a_skill_retires_after_a_streak_of_negative_utility():
     states = [skill.state for skill in after([-0.5, -0.5, -0.5])]
     assert states == ["candidate", "candidate", "retired"]
-    assert (
-        after([-0.5, 0.9, -0.9, -0.9])[-1].negative == 2
-    )  # u = -.15, .165, -.1545, -.378: the streak began anew
+    # U = -.15, .165, -.1545, -.378: the streak began anew.
+    assert after([-0.5, 0.9, -0.9, -0.9])[-1].negative == 2
     fallen = after([0.5, 0.5, 0.5, -1, -1, -1, -1, -1])
     assert fallen[2].state is State.ACTIVE
     assert [skill.negative for skill in fallen[2:6]] == [0, 1, 2, 3]  # u = .3285, -.0701, -.349, -.544

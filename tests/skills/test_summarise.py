@@ -236,9 +236,8 @@ def test_skills_teach_from_the_next_iteration_on(pool):
     assert (first.retrievals, first.mean_return) == (1, 0.625)
     assert second.retrievals == 0
     skills.next(2)
-    assert (
-        "Every step ran" in skills.teacher(SOLVED).messages[0].content
-    )  # the untried one, first in first out
+    # The untried one, first in first out.
+    assert "Every step ran" in skills.teacher(SOLVED).messages[0].content
 
 
 def test_skills_in_rollouts_are_picked_before_they_start(pool):

@@ -93,9 +93,8 @@ class World:
     def _recover(self, code: str, exc: BaseException) -> str:
         """Put the world in order after an exception that AppWorld let through, as its own execute would."""
         self._world.safety_guard.disable()
-        self._world.num_interactions += not _is_malformed(
-            code
-        )  # a null byte or too deep nesting: nothing ran
+        # A null byte or too deep nesting: nothing ran.
+        self._world.num_interactions += not _is_malformed(code)
         message = f"{FAILED}{type(exc).__name__}: {exc}".rstrip(": ")
         self._world.environment_io.append({"input": code, "output": cut(message)})
         self._world._save_state(self._world.output_db_home_path_on_disk)

@@ -3,10 +3,9 @@
     policy = scripted_policy(task, random.Random(0), sloppiness=0.75)
     message = policy.act(observation)          the reset observation first, then each step's
 
-The expert acts through the public interface only: it reads documentation, looks its passwords up and copies
-values out of the observations. `sloppiness` is the chance that an episode carries one of the flaws below.
-A flaw that causes an error is noticed with probability RECOVERY, and then repaired; otherwise the agent
-gives up.
+The expert acts through the public interface only: it reads documentation, looks its passwords up and copies values out
+of the observations. `sloppiness` is the chance that an episode carries one of the flaws below. A flaw that causes an
+error is noticed with probability RECOVERY, and then repaired; otherwise the agent gives up.
 """
 
 from __future__ import annotations

@@ -18,9 +18,8 @@ from jaxagent.types import Evaluation, Message, Status, StepResult, Task, Trajec
 
 RUNS = Path(__file__).parents[3] / "configs" / "runs"
 APPS = ("spotify", "venmo", "gmail", "amazon", "splitwise", "todoist", "simple_note")
-RUN_FILES = sorted(
-    {path.name for path in RUNS.glob("appworld_*.yaml")} - {"appworld_base.yaml"}
-)  # it has no stages
+# It has no stages.
+RUN_FILES = sorted({path.name for path in RUNS.glob("appworld_*.yaml")} - {"appworld_base.yaml"})
 PERSON = {"first_name": "Ann", "last_name": "Bo", "email": "ann@bo.com", "phone_number": "123"}
 
 
