@@ -18,7 +18,7 @@ are "larger is better"; losses are minimised; log-probs, advantages and weights 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -366,4 +366,3 @@ class Batch:
 
 
 Metrics = dict[str, float]
-Groups = Sequence[Group]

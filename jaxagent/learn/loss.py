@@ -53,13 +53,12 @@ Function = Callable[[Scores, Streams], tuple[Array, Sums]]
 
 @dataclass(frozen=True)
 class Loss:
-    """fn: the formula. needs: log-prob streams that must be present. level: what shares one ratio; a whole
-    turn or trajectory must then lie in one row. entropy: whether the entropy of the policy is read."""
+    """fn: the formula. needs: log-prob streams that must be present. level: what shares one ratio; a whole turn or
+    trajectory must then lie in one row."""
 
     fn: Function
     needs: tuple[str, ...] = ()
     level: Level = "token"
-    entropy: bool = False
 
     def __call__(self, scores: Scores, streams: Streams) -> tuple[Array, Sums]:
         """Values at weight 0 are set to 0 on the way in: they can reach neither loss, gradient nor metric."""

@@ -188,4 +188,4 @@ def entropy_bonus() -> Loss:
     def loss(scores: Scores, streams: Streams) -> tuple[Array, Sums]:
         return -scores.entropy_BS, {"entropy/bonus": mean_of(scores.entropy_BS, streams.mask_BS)}
 
-    return Loss(loss, entropy=True)
+    return Loss(loss)
