@@ -188,7 +188,7 @@ def _check_critic(config: RunConfig, entries: Sequence[Entry]) -> None:
 
 
 def _check_sampling(config: RunConfig) -> None:
-    """Training needs log-probs that the trainer can reproduce: temperature yes, truncation no (spec C9)."""
+    """Training needs log-probs that the trainer can reproduce: temperature yes, truncation no."""
     rollout = config.rollout
     if rollout.top_k or rollout.top_p < 1:
         raise ConfigError(

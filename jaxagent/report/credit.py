@@ -23,8 +23,8 @@ from jaxagent.report.credit_summary import (
     correlations,
     credit_chart,
     disagreement,
-    number,
     shown_groups,
+    signed,
     summary_rows,
 )
 from jaxagent.report.html import picture, table, write_parts
@@ -115,7 +115,7 @@ def show_credit(scored: Rescored, console: Console) -> None:
         made.add_column(column, justify="right" if place else "left", no_wrap=place > 0)
     r_MM = correlations(scored.advantage_XM)
     for place, (method, up, _, down, size, _, *means) in enumerate(summary_rows(scored)):
-        made.add_row(method, up, down, size, *means, number(float(r_MM[place, 0])))
+        made.add_row(method, up, down, size, *means, signed(float(r_MM[place, 0])))
     if scored.methods:
         console.print(made)
     for method, reason in scored.failed.items():
@@ -145,9 +145,9 @@ def _legend(scored: Rescored, shown: int) -> str:
 def _spans(numbers: Sequence[int]) -> str:
     """ "0-3, 8" of 0, 1, 2, 3, 8."""
     spans: list[list[int]] = []
-    for number_ in numbers:
-        if spans and number_ == spans[-1][1] + 1:
-            spans[-1][1] = number_
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
         else:
-            spans.append([number_, number_])
+            spans.append([number, number])
     return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in spans)

@@ -9,7 +9,7 @@ from html import escape
 
 import numpy as np
 
-from jaxagent.report.credit_summary import TINY, number, scales
+from jaxagent.report.credit_summary import TINY, scales, signed
 from jaxagent.rescore import Rescored, StepRow
 from jaxagent.types import Action, Group, Trajectory
 
@@ -17,9 +17,9 @@ TEXT_CHARS, LINE_CHARS = 3000, 88  # of an unfolded text; of the line of a step
 CELL, GAP = 9, 5  # pixels of the strip
 
 
-def group_matrix(scored: Rescored, number_: int, apart: float, *, opened: bool) -> str:
-    group = scored.groups[number_]
-    index = [x for x, row in enumerate(scored.rows) if row.group == number_]
+def group_matrix(scored: Rescored, number: int, apart: float, *, opened: bool) -> str:
+    group = scored.groups[number]
+    index = [x for x, row in enumerate(scored.rows) if row.group == number]
     returns = [trajectory.reward for trajectory in group.trajectories]
     solved = sum(trajectory.success for trajectory in group.trajectories)
     head = (
@@ -83,7 +83,7 @@ def action_text(action: Action) -> str:
 
 
 def _cell(advantage: float, largest: float) -> str:
-    return f'<td class=a style="background:{colour(advantage, largest)}">{number(advantage)}</td>'
+    return f'<td class=a style="background:{colour(advantage, largest)}">{signed(advantage)}</td>'
 
 
 def colour(advantage: float, largest: float) -> str:

@@ -91,12 +91,12 @@ def summary_rows(scored: Rescored) -> list[list[str]]:
         size_X = np.abs(advantage_X)
         shares = [f"{100 * share:.0f} %" for share in signs(advantage_X)]
         largest = float(np.nan_to_num(size_X).max(initial=0.0))
-        means = [number(mean_of(advantage_X[mask_X])) for mask_X in where]
+        means = [signed(mean_of(advantage_X[mask_X])) for mask_X in where]
         rows.append([method, *shares, f"{mean_of(size_X):.2f}", f"{largest:.2f}", *means])
     return rows
 
 
-def number(value: float) -> str:
+def signed(value: float) -> str:
     """ "+0.52", or a dash for what is not there."""
     return "–" if not np.isfinite(value) else f"{value:+.2f}" if abs(value) > 0.005 else "0"
 
@@ -165,7 +165,7 @@ def _heat(axis: Axes, value_RC: np.ndarray, colour_RC: np.ndarray) -> None:
     if value_RC.size:
         axis.imshow(np.ma.masked_invalid(0.8 * colour_RC), cmap=DIVERGING, vmin=-1, vmax=1, aspect="auto")
     for (row, column), value in np.ndenumerate(value_RC):
-        axis.text(column, row, number(float(value)), ha="center", va="center", fontsize=8, color="#222222")
+        axis.text(column, row, signed(float(value)), ha="center", va="center", fontsize=8, color="#222222")
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
 

@@ -55,7 +55,7 @@ def sampled_as_old(groups: Sequence[Group]) -> list[Group]:
 
 
 def sampler_as_old(trajectory: Trajectory) -> Trajectory:
-    """The sampler's own log-probs as the old ones (C9's bypass)."""
+    """The sampler's own log-probs as the old ones: the bypass of recipes/mismatch.py."""
 
     def add(segment: Segment) -> Segment:
         return replace(segment, logprobs={**segment.logprobs, "old": segment.logprobs["behaviour"]})
