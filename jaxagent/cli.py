@@ -52,7 +52,8 @@ def _train(parsed: argparse.Namespace) -> int:
 
 
 def _check(parsed: argparse.Namespace) -> int:
-    from jaxagent.run import build_stages, prepare
+    from jaxagent.prepare import prepare
+    from jaxagent.run import build_stages
     from jaxagent.run_file import read_run
 
     path, overrides = _run_file(parsed)
