@@ -65,7 +65,9 @@ class Outcome:
 def read_outcome(folder: Path) -> Outcome:
     result = json.loads((folder / "result.json").read_text())
     records = read_metrics(folder / "metrics.jsonl")
-    success = [record["rollout/success"] for record in records if "rollout/success" in record]
+    played = [record for record in records if "rollout/success" in record]
+    # Of the last stage: before it only a value head may have learnt.
+    success = [record["rollout/success"] for record in played if record["stage"] == played[-1]["stage"]]
     return Outcome(result["after"], success, result["cpu_seconds"])
 
 
