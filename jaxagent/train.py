@@ -65,6 +65,7 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
         groups = sampled_as_old(groups)
     if run.first_rollout(groups):
         check_parity(learner.score(own(groups), "old"), run.parity_tolerance)
+    groups = stage.reopen(groups) if stage.reopen else groups
     groups = learner.score(groups, *stage.needs)  # the sampler's own log-probs are never used as old ones
     clock.lap("score")
     groups = stage.reward(groups) if stage.reward else groups
