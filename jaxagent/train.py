@@ -3,7 +3,7 @@
 In: stages (stage.py) and a `Runtime` (runtime.py) that owns the devices, the environments and the run folder.
 Out: trained parameters in the runtime, metrics in the run folder. The order inside an iteration is fixed:
 
-    collect → score → reward → credit → filter → teacher → samples → update → hand-off → observe
+    collect → reopen → score → reward → credit → filter → teacher → samples → update → hand-off → observe
 """
 
 from __future__ import annotations
