@@ -101,22 +101,28 @@ class Learner:
         return add_streams(groups, streams, self.token_scores)
 
     def token_scores(
-        self, segments: Sequence[Segment], *, weights: str = "current", entropy: bool = False
+        self, segments: Sequence[Segment], *, weights: str = "current", distribution: bool = False
     ) -> list[TokenScores]:
-        """Log-prob of every sampled token, value of the state before it, and its entropy if asked. Order is kept."""
+        """Log-prob of every sampled token and value of the state before it, in the order of the segments.
+
+        distribution: also what the distribution is like that the token was drawn from.
+        """
         samples = [_to_score(index, segment) for index, segment in enumerate(segments)]
         packed = self._pack(samples, {SCORED: Term(cross_entropy(), token_mean)})
         if not packed:
             zeros = [np.zeros(len(segment.ids_T), np.float32) for segment in segments]
-            return [TokenScores(zero_T, zero_T, zero_T if entropy else None) for zero_T in zeros]
+            return [TokenScores(z_T, z_T, *([z_T, z_T] if distribution else [])) for z_T in zeros]
         score, params = self._scorer(weights)
         scores = [score(params, part.batch) for part in packed]
         none = [None] * len(segments)
         logprobs = unpack(packed, [part.logprob_BS for part in scores])
         values = [part.value_BS for part in scores if part.value_BS is not None]
-        with_values = unpack(packed, values) if values else none
-        entropies = unpack(packed, [part.entropy_BS for part in scores]) if entropy else none
-        return [TokenScores(*parts) for parts in zip(logprobs, with_values, entropies, strict=True)]
+        found = [logprobs, unpack(packed, values) if values else none, none, none]
+        if distribution:
+            found[2] = unpack(packed, [part.entropy_BS for part in scores])
+            best = [part.best_BS for part in scores if part.best_BS is not None]
+            found[3] = unpack(packed, best) if best else none
+        return [TokenScores(*parts) for parts in zip(*found, strict=True)]
 
     def at(self, iteration: int) -> None:
         """From now on log-probs are those of the distribution that this iteration samples from."""

@@ -30,12 +30,14 @@ CUT = (Status.STEP_LIMIT, Status.LENGTH)  # ended by a budget, not by the policy
 class TokenScores(NamedTuple):
     """Of every sampled token of one segment, 0 elsewhere.
 
-    value_T: None without a value head. entropy_T: None unless it was asked for; only teachers read it.
+    value_T: None without a value head. entropy_T, best_T (log-prob of the likeliest token in its place): None unless
+    they were asked for; only teachers read them.
     """
 
     logprob_T: Float[np.ndarray, "T"]
     value_T: Float[np.ndarray, "T"] | None = None
     entropy_T: Float[np.ndarray, "T"] | None = None
+    best_T: Float[np.ndarray, "T"] | None = None
 
 
 @runtime_checkable

@@ -19,6 +19,8 @@ from jaxagent.scoring import TokenScores
 from jaxagent.stage import Teacher
 from jaxagent.types import Credited, Metrics, Segment
 
+SAME = 1e-3  # nats; the log-prob of a token and the largest one are computed in different orders
+
 
 @runtime_checkable
 class Scorer(Protocol):
@@ -28,7 +30,7 @@ class Scorer(Protocol):
     def row(self) -> int: ...
 
     def token_scores(
-        self, segments: Sequence[Segment], *, weights: str = "current", entropy: bool = False
+        self, segments: Sequence[Segment], *, weights: str = "current", distribution: bool = False
     ) -> list[TokenScores]: ...
 
 
@@ -44,17 +46,30 @@ def taught(
         return credited, {}
     reviewed = [_reviewed(item, teacher, learner.row, renderer) for item in credited]
     segments = [segment for found in reviewed for segment in found.segments]
-    scores = learner.token_scores(segments, weights=teacher.weights, entropy=True)
+    scores = learner.token_scores(segments, weights=teacher.weights, distribution=True)
     counts: Metrics = {
         "teacher/taught": float(sum(bool(found.segments) for found in reviewed)),
         "teacher/too_long": float(sum(found.untaught for found in reviewed)),
         "teacher/cut": float(sum(found.cut for found in reviewed)),
     }
-    tokens = sum(int(segment.scored_T.sum()) for segment in segments)
-    if tokens:
-        counts["teacher/entropy"] = _total_entropy(scores, segments) / tokens
+    counts |= _choices(scores, segments)
     scored = iter([score.logprob_T for score in scores])
     return [_with_stream(item, scored) if f.segments else item for item, f in zip(credited, reviewed)], counts
+
+
+def _choices(scores: Sequence[TokenScores], segments: Sequence[Segment]) -> Metrics:
+    """Entropy of the teacher, and how many of the student's tokens are the teacher's first choice."""
+    tokens = sum(int(segment.scored_T.sum()) for segment in segments)
+    if not tokens:
+        return {}
+    entropy, first = 0.0, 0
+    for found, segment in zip(scores, segments, strict=True):
+        assert found.entropy_T is not None, "the pass was asked for it"
+        assert found.best_T is not None, "the pass was asked for it"
+        mask_T = segment.scored_T
+        entropy += float(found.entropy_T[mask_T].sum())
+        first += int((found.logprob_T[mask_T] >= found.best_T[mask_T] - SAME).sum())
+    return {"teacher/entropy": entropy / tokens, "teacher/top1": first / tokens}
 
 
 class _Reviewed(NamedTuple):
@@ -75,15 +90,6 @@ def _reviewed(item: Credited, teacher: Teacher, row: int, renderer: Renderer) ->
         return _Reviewed(whole)
     shorter = review(trajectory, prompt, renderer, room=row)
     return _Reviewed(shorter, cut=bool(shorter), untaught=not shorter)
-
-
-def _total_entropy(scores: Sequence[TokenScores], segments: Sequence[Segment]) -> float:
-    """Over the scored tokens."""
-    total = 0.0
-    for found, segment in zip(scores, segments, strict=True):
-        assert found.entropy_T is not None, "the pass was asked for entropies"
-        total += float(found.entropy_T[segment.scored_T].sum())
-    return total
 
 
 def _with_stream(item: Credited, scored: Iterator[Float[np.ndarray, "T"]]) -> Credited:

@@ -114,7 +114,7 @@ def test_nothing_sampled_is_nothing_scored():
 def test_entropies_are_fetched_for_those_who_ask():
     learner = make_learner(cases.model()[0], cases.params())
     (plain,) = learner.token_scores([segment(7, 0)])
-    (asked,) = learner.token_scores([segment(7, 0)], entropy=True)
+    (asked,) = learner.token_scores([segment(7, 0)], distribution=True)
     assert plain.entropy_T is None
     assert asked.entropy_T[3:].min() > 0
     assert not asked.entropy_T[:3].any()

@@ -19,6 +19,9 @@ from jaxagent.rollout.episode import PLAIN
 from jaxagent.rollout.renderer import Renderer
 from jaxagent.types import Prompt, Segment, Trajectory
 
+# Key of `Trajectory.extra`: it stands behind another opening than it was sampled behind.
+REOPENED = "reopened"
+
 
 def plain_prompt(trajectory: Trajectory) -> Prompt:
     """How the episode would have opened without the plan's rewriting: without skills, experience, hints."""
