@@ -25,6 +25,7 @@ from jaxagent.batch.targets import policy_samples, token_mean
 from jaxagent.credit.attribution import Attribution, Distribution, Fusion, Sigma, Skip, cosine_alpha
 from jaxagent.credit.step_judge import ATTRIBUTE, StepJudge, script_labels
 from jaxagent.data.iteration import IterationOf
+from jaxagent.eval.ways import opened_by
 from jaxagent.learn.terms import clipped_pg, corrected, kl
 from jaxagent.recipes.base import Materials, Recipe
 from jaxagent.recipes.credit import refuse_over_steps
@@ -192,7 +193,7 @@ def _navigated(
     strip = partial(reopened, renderer=materials.renderer, keep_share=options.navigating.keep_share)
     return {
         "reopen": strip,
-        "openings": {"experiences": guided.opening},
+        "ways": {"experiences": opened_by(guided.opening)},
         "shown": {"experiences": guided.pool.state},
     }
 

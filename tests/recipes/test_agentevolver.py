@@ -43,9 +43,9 @@ def test_old_log_probs_are_the_trainers_and_the_pool_is_measured():
     assert plain.needs == ("reference",)
     assert isinstance(made.source, GuidedSource)
     assert (made.source.rules.eta, made.source.rules.top_k, made.source.pool.capacity) == (0.25, 2, 7)
-    assert set(made.openings) == set(made.shown) == {"experiences"}
+    assert set(made.ways) == set(made.shown) == {"experiences"}
     assert plain.reopen is None
-    assert plain.openings == {}
+    assert plain.ways == {}
     made.close()
     plain.close()
 
