@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 import zlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
