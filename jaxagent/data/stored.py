@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxagent.data.rollout_store import Origin, RolloutStore
 from jaxagent.data.tasks import Epochs, fingerprint
-from jaxagent.errors import DataError
+from jaxagent.errors import ConfigError, DataError
 from jaxagent.rewards.returns import mapped
 from jaxagent.types import Group, Metrics, Trajectory
 
@@ -59,7 +59,12 @@ def open_store(path: str, origin: Origin | None) -> RolloutStore:
     """The store of a run folder or file. Raises ConfigError if its rollouts mean something else under `origin`."""
     store = RolloutStore(Path(path))
     if origin is not None:
-        store.origin.check(origin, store.path)
+        if store.origin.schedule:
+            raise ConfigError(
+                f"{store.path} was sampled under a temperature schedule ({store.origin.schedule}): its log-probs are "
+                "under another temperature in every iteration. Train on a run of constant temperature"
+            )
+        store.origin.check(replace(origin, schedule=""), store.path)
     return store
 
 

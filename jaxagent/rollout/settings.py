@@ -50,6 +50,13 @@ class RolloutConfig(Record):
     partial: bool = False
     step_seconds: float = Field(default=0.0, ge=0)
 
+    @property
+    def heating(self) -> str:
+        """The temperature schedule in words; empty without one."""
+        if (schedule := self.temperature_schedule) is None:
+            return ""
+        return f"{self.temperature:g} to {schedule.end:g} over {schedule.iterations} iterations"
+
     @model_validator(mode="after")
     def _fits(self) -> RolloutConfig:
         if self.max_tokens >= self.context:
