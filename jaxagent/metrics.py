@@ -90,9 +90,16 @@ class JsonlWriter:
             partial = path.with_suffix(".tmp")
             partial.write_text("".join(json.dumps(record) + "\n" for record in kept))
             os.replace(partial, path)
-        self._file = path.open("a")
+        self._file, self._path = path.open("a"), path
 
     def write(self, step: int, metrics: Mapping[str, float | None], labels: Mapping[str, str]) -> None:
+        if (
+            not self._path.exists()
+        ):  # the open file would take the line all the same, and nobody could read it
+            raise DataError(
+                f"{self._path.parent} was moved or removed while it was written to; put it back, or choose another "
+                "folder, and start again"
+            )
         record = {"step": step, "time": round(time.time(), 3), **labels, **metrics}
         self._file.write(json.dumps(record, allow_nan=False) + "\n")
         self._file.flush()
@@ -104,14 +111,17 @@ class JsonlWriter:
 def read_metrics(path: str | Path) -> list[Record]:
     """Lines of a metrics.jsonl in order. A last line cut by a kill is left out; others must parse."""
     records: list[Record] = []
-    lines = Path(path).read_text().splitlines(keepends=True)
+    lines = Path(path).read_bytes().splitlines(keepends=True)
     for i, line in enumerate(lines):
         try:
             record = json.loads(line)
-        except ValueError as error:
-            if i == len(lines) - 1 and not line.endswith("\n"):
+            float(record["step"])
+        except (ValueError, TypeError, KeyError) as error:
+            if i == len(lines) - 1 and not line.endswith(b"\n"):
                 break
-            raise DataError(f"{path}, line {i + 1} is not JSON: {line[:80]!r}; remove that line") from error
+            raise DataError(
+                f"{path}, line {i + 1} is not JSON of a step: {line[:80]!r}; remove that line"
+            ) from error
         records.append(record)
     return records
 

@@ -171,3 +171,27 @@ def test_json_lines_hold_no_surprise(tmp_path):
         sink.log(0, {"a": 0.1})
     line = json.loads((tmp_path / "metrics.jsonl").read_text())
     assert set(line) == {"step", "time", "a"}
+
+
+def test_a_folder_that_vanishes_is_said_and_not_written_past(tmp_path):
+    """The open file goes on taking lines that nobody can read any more."""
+    sink = MetricSink(tmp_path / "run")
+    sink.log(0, {"a": 1.0})
+    (tmp_path / "run").rename(tmp_path / "moved")
+    with pytest.raises(DataError, match="run was moved or removed while it was written to"):
+        sink.log(1, {"a": 2.0})
+    sink.close()
+    assert len(read_metrics(tmp_path / "moved" / "metrics.jsonl")) == 1
+
+
+def test_bytes_that_are_no_text_are_named(tmp_path):
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 0}\n\xff\xfe\n')
+    with pytest.raises(DataError, match=r"metrics\.jsonl, line 2"):
+        read_metrics(tmp_path / "metrics.jsonl")
+
+
+@pytest.mark.parametrize("line", ["5", "[]", '{"no": 1}'])
+def test_a_line_without_a_step_is_named(tmp_path, line):
+    (tmp_path / "metrics.jsonl").write_text(line + "\n")
+    with pytest.raises(DataError, match=r"metrics\.jsonl, line 1"):
+        JsonlWriter(tmp_path / "metrics.jsonl", after=3)

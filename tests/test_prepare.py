@@ -69,9 +69,9 @@ def test_what_cannot_work_is_refused_before_a_device_starts(tmp_path, monkeypatc
 
 def test_tasks_that_a_store_cannot_hold_are_refused_before_a_device_starts(tmp_path, monkeypatch):
     spec = find_env("doors", {})
-    odd = [replace(task, meta={"since": date(2026, 1, 1)}) for task in spec.tasks("train")]
+    odd = [replace(task, meta={**task.meta, "since": date(2026, 1, 1)}) for task in spec.tasks("train")]
     monkeypatch.setattr("jaxagent.prepare.find_env", lambda *_: replace(spec, tasks=lambda split: odd))
-    config = read(tmp_path, stages=[LOOP])
+    config = read(tmp_path, stages=[SFT])
     prepare(config)
     with pytest.raises(ConfigError, match=r"keep_rollouts=1, task .*meta\['since'\] is a date"):
         prepare(config.model_copy(update={"keep_rollouts": 1}))

@@ -263,7 +263,7 @@ def test_rollouts_of_changing_temperatures_are_not_trained_on(tmp_path):
     writer = RolloutWriter(tmp_path / FILE, replace(ORIGIN, schedule="1.2 to 0.7 over 100 iterations"))
     writer.write([make_group([1, 0])], iteration=0, stage="rl")
     writer.close()
-    with pytest.raises(ConfigError, match="schedule.*1.2 to 0.7 over 100"):
+    with pytest.raises(ConfigError, match=r"schedule.*1\.2 to 0\.7 over 100"):
         open_store(str(tmp_path), ORIGIN)
     assert len(RolloutStore(tmp_path).groups(0)) == 1
 

@@ -82,7 +82,7 @@ def test_an_iteration_that_is_written_again_by_the_same_writer_stands_once(tmp_p
 
 
 def test_a_store_that_vanishes_while_it_is_read_is_an_error_that_says_so(store):
-    path, _, entries = store
+    path = store[0]
     source = StoredSource(RolloutStore(path), groups=2, seed=0, row=100)
     path.unlink()
     with pytest.raises(DataError, match=r"rollouts\.bin cannot be read .*needs it to its end"):
@@ -91,7 +91,7 @@ def test_a_store_that_vanishes_while_it_is_read_is_an_error_that_says_so(store):
 
 def test_any_byte_may_be_wrong(store):
     """Whatever is damaged: the same groups, fewer with a notice, or a DataError; never another error."""
-    path, data, entries = store
+    path, data, _ = store
     rng = random.Random(0)
     for _ in range(150):
         path.write_bytes(damaged(data, rng.randrange(len(data)), rng.choice([1, 1, 64])))
