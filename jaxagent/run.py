@@ -119,6 +119,8 @@ def build_stages(prepared: Prepared) -> list[Stage]:
             renderer=prepared.renderer,
             sampling=prepared.sampling,
             row=entry.pack.length,
+            scored=entry.pack.scored,
+            spare=entry.recipe.spare(entry.options),
             seed=config.seed + index,
             demonstrate=demonstrate,
             origin=origin,

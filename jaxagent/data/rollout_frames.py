@@ -28,6 +28,7 @@ class Entry:
     """One stored group, unread: bytes [start, end) of the file.
 
     iteration: of the run, counted over all its stages, as in metrics.jsonl. longest: tokens of its longest segment.
+    sampled: the most that the policy sampled of a segment; 0 in stores that do not say.
     """
 
     iteration: int
@@ -37,6 +38,7 @@ class Entry:
     longest: int
     start: int
     end: int
+    sampled: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,13 +51,14 @@ class Index:
 
 
 def frame(group: Group, iteration: int, stage: str) -> bytes:
-    lengths = (len(segment.ids_T) for trajectory in group.trajectories for segment in trajectory.segments)
+    segments = [segment for trajectory in group.trajectories for segment in trajectory.segments]
     about = {
         "iteration": iteration,
         "stage": stage,
         "task": group.task.task_id,
         "trajectories": len(group.trajectories),
-        "longest": max(lengths, default=0),
+        "longest": max((len(segment.ids_T) for segment in segments), default=0),
+        "sampled": max((int(segment.mask_T.sum()) for segment in segments), default=0),
     }
     head, body = json.dumps(about).encode(), encode(group)
     return FRAME.pack(MAGIC, len(head), len(body), zlib.crc32(body, zlib.crc32(head))) + head + body
