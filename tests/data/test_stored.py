@@ -60,7 +60,7 @@ def test_streams_of_the_trainer_of_that_time_are_left_behind(folder):
 def test_what_cannot_be_trained_on_is_refused_before_training(folder, tmp_path):
     with pytest.raises(DataError, match="has 3 tokens, a training row holds 2"):
         StoredSource(RolloutStore(folder), groups=1, seed=0, row=2)
-    with pytest.raises(DataError, match="sampled 2 tokens, a training row scores 1; raise pack.scored"):
+    with pytest.raises(DataError, match=r"sampled 2 tokens, a training row scores 1; raise pack\.scored"):
         StoredSource(RolloutStore(folder), groups=1, seed=0, row=16, scored=1)
     RolloutWriter(tmp_path / "new" / FILE, ORIGIN).close()
     with pytest.raises(DataError, match="holds no trajectory"):
