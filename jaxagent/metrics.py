@@ -16,7 +16,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -81,12 +81,16 @@ def _number(name: str, value: Any) -> float:
 
 
 class JsonlWriter:
-    """metrics.jsonl. Opening it drops lines after `after` and a last line that was cut by a kill."""
+    """metrics.jsonl. Opening it drops lines after `after` and a last line that was cut by a kill.
 
-    def __init__(self, path: Path, *, after: int = -1):
+    measured: evaluations, whose lines have a label `when`, were made at these moments and stay, whatever their step. Of
+              others those of earlier steps stay: a rollback has left them behind. None knows no evaluations.
+    """
+
+    def __init__(self, path: Path, *, after: int = -1, measured: Collection[str] | None = None):
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
-            kept = [record for record in read_metrics(path) if record["step"] <= after]
+            kept = [record for record in read_metrics(path) if _stays(record, after, measured)]
             partial = path.with_suffix(".tmp")
             partial.write_text("".join(json.dumps(record) + "\n" for record in kept))
             os.replace(partial, path)
@@ -106,6 +110,12 @@ class JsonlWriter:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _stays(record: Record, after: int, measured: Collection[str] | None) -> bool:
+    if measured is None or "when" not in record:
+        return record["step"] <= after
+    return record["when"] in measured or record["step"] < after
 
 
 def read_metrics(path: str | Path) -> list[Record]:

@@ -48,6 +48,18 @@ def test_going_on_repeats_no_step(tmp_path):
     assert [r["a"] for r in records] == [0, 1, 2, 3, 14, 15, 16, 17]
 
 
+def test_what_will_be_measured_again_is_not_recorded_twice(tmp_path):
+    """A kill between an evaluation and the next checkpoint: its lines bear the step that was finished before."""
+    path = tmp_path / "metrics.jsonl"
+    with MetricSink(tmp_path) as sink:
+        for step, when in ((1, "left by a rollback"), (3, ""), (3, "rl:2"), (3, "rl:4"), (4, "")):
+            sink.log(step, {"a": 1.0}, **({"when": when} if when else {}))
+    JsonlWriter(path, after=3, measured={"rl:2"}).close()
+    assert [record.get("when") for record in read_metrics(path)] == ["left by a rollback", None, "rl:2"]
+    JsonlWriter(path, after=-1, measured={"rl:2"}).close()  # measured before the first iteration
+    assert [record.get("when") for record in read_metrics(path)] == ["rl:2"]
+
+
 def test_a_new_run_starts_a_new_record(tmp_path):
     for value in (1.0, 2.0):
         with MetricSink(tmp_path) as sink:

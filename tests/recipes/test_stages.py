@@ -658,3 +658,18 @@ def test_what_an_older_policy_sampled_is_weighted_or_credited_by_the_ratio_in_th
 
     assert float(gradient(-1.0)) == pytest.approx(-1.0)
     assert float(gradient(-0.9)) != pytest.approx(-1.0)
+
+
+@pytest.mark.parametrize("recipe", POLICY)
+def test_a_stage_closes_the_judge_of_its_reward_whatever_stands_around_it(recipe, monkeypatch):
+    closed = []
+    monkeypatch.setattr("jaxagent.rewards.judge.Judge.close", lambda self: closed.append(self))
+    endpoint = {"base_url": "http://127.0.0.1:9/v1", "model": "m"}
+    reward = {"judge": {"models": [endpoint], "rubric": [{"name": "done", "question": "Is it done?"}]}}
+    try:
+        options = RECIPES[recipe].options.parse({"reward": reward})
+    except ConfigError as refused:
+        assert recipe == "sage", refused  # its return is its own
+        return
+    RECIPES[recipe].stage(options, materials()).close()
+    assert len(closed) == 1

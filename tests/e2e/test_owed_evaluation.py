@@ -1,0 +1,31 @@
+"""A run that is asked to stop where an evaluation is due saves first, and measures when it goes on."""
+
+from jaxagent.metrics import read_metrics
+from jaxagent.preemption import EXIT_PREEMPTED
+from jaxagent.run import run_training
+from tests.e2e.run_files import StopAfter, small_run
+
+WITHIN = (
+    "stages.0.options.iterations=3",
+    "checkpoint.every=0",
+    "eval={splits: [dev], limit: 2, sampled: false, every: 1, at_start: false}",
+)
+
+
+def evaluations(folder):
+    """(moment, success) of every evaluation in the record, in its order."""
+    return [
+        (r["when"], r["eval/dev/greedy/tgc"]) for r in read_metrics(folder / "metrics.jsonl") if "when" in r
+    ]
+
+
+def test_a_stopped_run_measures_what_an_unbroken_one_does(tmp_path, monkeypatch):
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert run_training(small_run("world_sft", whole, *WITHIN)) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("jaxagent.run.Preemption", lambda: StopAfter(stopped, 1))
+        assert run_training(small_run("world_sft", stopped, *WITHIN)) == EXIT_PREEMPTED
+    assert evaluations(stopped) == []
+    assert run_training(small_run("world_sft", stopped, *WITHIN)) == 0
+    assert [when for when, _ in evaluations(whole)][:2] == ["imitate:1", "imitate:2"]
+    assert evaluations(stopped) == evaluations(whole)
