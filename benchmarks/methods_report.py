@@ -26,19 +26,20 @@ import matplotlib.pyplot as plt
 
 GOAL, WINDOW = 0.8, 5  # iterations until the mean training success of so many iterations reaches the goal
 SPLITS = ("test_normal", "test_challenge")
-MEASURES = ("success", "exec_fail", "turns", "action_tokens")
+MEASURES = ("exec_fail", "turns", "action_tokens")  # of sampled rollouts on test-normal
+WITH_SKILLS = "+skills"  # ends the name of a mode that shows skills
 # Quantiles 0.975 of Student's t by degrees of freedom: scipy is no dependency.
 T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
 class Claim(Record):
-    """`better` has more of `measure` than `worse` (less, with `lower`), sampled on `split`."""
+    """`better` has more of `measure` than `worse` (less, with `lower`), sampled on `split`; tgc is in percent."""
 
     name: str
     says: str
     better: str
     worse: str
-    measure: str = "success"
+    measure: str = "tgc"
     split: str = "test_normal"
     lower: bool = False
 
@@ -64,7 +65,9 @@ class Outcome:
 def read_outcome(folder: Path) -> Outcome:
     result = json.loads((folder / "result.json").read_text())
     records = read_metrics(folder / "metrics.jsonl")
-    success = [record["rollout/success"] for record in records if "rollout/success" in record]
+    played = [record for record in records if "rollout/success" in record]
+    # Of the last stage: before it only a value head may have learnt.
+    success = [record["rollout/success"] for record in played if record["stage"] == played[-1]["stage"]]
     return Outcome(result["after"], success, result["cpu_seconds"])
 
 
@@ -98,7 +101,7 @@ def verdict(claim: Claim, outcomes: Mapping[str, Mapping[int, Outcome]]) -> str:
         return "not measured"
     mean, half = interval(pairs)
     word = "holds" if mean - half > 0 else "does not hold" if mean + half < 0 else "undecided"
-    return f"{word}: {sign * mean:+.3f} ± {half:.3f} over {len(pairs)} seeds"
+    return f"{word}: {sign * mean:+.3g} ± {half:.2g} over {len(pairs)} seeds"
 
 
 def table(outcomes: Mapping[str, Mapping[int, Outcome]]) -> list[str]:
@@ -109,9 +112,9 @@ def table(outcomes: Mapping[str, Mapping[int, Outcome]]) -> list[str]:
         cells = [name, str(len(by_seed))]
         for split in SPLITS:
             for mode in ("greedy", "sampled"):
-                cells.append(_cell(measured(by_seed, split, mode, "success"), 100, 1))
-        for measure, digits in zip(MEASURES[1:], (3, 2, 0)):
-            cells.append(_cell(measured(by_seed, SPLITS[0], "sampled", measure), 1, digits))
+                cells.append(_cell(measured(by_seed, split, mode, "tgc"), 1))
+        for measure, digits in zip(MEASURES, (3, 2, 0)):
+            cells.append(_cell(measured(by_seed, SPLITS[0], "sampled", measure), digits))
         reached = [o.iterations_to_goal for o in by_seed.values()]
         finite = [value for value in reached if math.isfinite(value)]
         cells.append(f"{np.median(finite):.0f} ({len(finite)}/{len(reached)})" if finite else "never")
@@ -120,10 +123,22 @@ def table(outcomes: Mapping[str, Mapping[int, Outcome]]) -> list[str]:
     return lines
 
 
-def _cell(values: Mapping[int, float], factor: float, digits: int) -> str:
+def skills_table(outcomes: Mapping[str, Mapping[int, Outcome]]) -> list[str]:
+    """Methods that are also measured with skills in the prompt: tasks solved without and with them."""
+    lines = ["| method | mode | without skills | with skills |", "|---|---|---|---|"]
+    for name, by_seed in outcomes.items():
+        for mode in ("greedy", "sampled"):
+            shown = measured(by_seed, SPLITS[0], f"{mode}{WITH_SKILLS}", "tgc")
+            if shown:
+                plain = measured(by_seed, SPLITS[0], mode, "tgc")
+                lines.append(f"| {name} | {mode} | {_cell(plain, 1)} | {_cell(shown, 1)} |")
+    return lines if len(lines) > 2 else []
+
+
+def _cell(values: Mapping[int, float], digits: int) -> str:
     if not values:
         return ""
-    mean, half = interval([factor * value for value in values.values()])
+    mean, half = interval(list(values.values()))
     return f"{mean:.{digits}f}" + (f" ± {half:.{digits}f}" if math.isfinite(half) else "")
 
 
@@ -132,13 +147,13 @@ def picture(outcomes: Mapping[str, Mapping[int, Outcome]], path: Path) -> None:
     fig, axes = plt.subplots(1, 2, figsize=(11, 0.42 * len(outcomes) + 1.6), sharey=True)
     for ax, split in zip(axes, SPLITS):
         for row, by_seed in enumerate(outcomes.values()):
-            values = list(measured(by_seed, split, "sampled", "success").values())
+            values = list(measured(by_seed, split, "sampled", "tgc").values())
             if not values:
                 continue
             mean, half = interval(values)
             ax.plot(values, [row] * len(values), "o", ms=4, alpha=0.5, color="tab:blue")
             ax.errorbar(mean, row, xerr=half if math.isfinite(half) else 0, fmt="|", ms=12, color="black")
-        ax.set(title=split.replace("_", "-"), xlabel="success, sampled", xlim=(0, 1))
+        ax.set(title=split.replace("_", "-"), xlabel="tasks solved, sampled (percent)", xlim=(0, 100))
         ax.grid(axis="x", alpha=0.3)
     axes[0].set_yticks(range(len(outcomes)), list(outcomes))
     axes[0].invert_yaxis()
@@ -184,6 +199,7 @@ def write_report(
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout
     lines = [f"`{command}`", "", f"commit {commit.strip()}, {platform.machine()}, {os.cpu_count()} cores", ""]
     lines += table(outcomes)
+    lines += ["", *skills_table(outcomes)]
     lines += ["", "| claim | | outcome |", "|---|---|---|"]
     lines += [f"| {c.name} | {c.says} | {verdict(c, outcomes)} |" for c in claims]
     print("\n".join(lines))

@@ -25,6 +25,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jaxagent.model.spec import ModelSpec
 
 ROOT = Path(__file__).parents[1]
 SHAPE = {
@@ -107,7 +111,7 @@ def own(args: argparse.Namespace) -> dict:
     }
 
 
-def _layers(spec: object) -> list:
+def _layers(spec: ModelSpec) -> list:
     """Shapes of the matrices inside the layers (no embedding, no head)."""
     import jax
 
