@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from jaxagent.errors import ParityError
+from jaxagent.rollout.review import REOPENED
 from jaxagent.types import Group, Metrics, Segment
 
 
@@ -26,9 +27,11 @@ TOLERANCES = {"float32": Tolerance(1e-4, 5e-3), "bfloat16": Tolerance(0.05, 1.5)
 
 
 def own(groups: Sequence[Group]) -> list[Group]:
-    """The groups without what other weights than the policy's have sampled: nothing has to agree there."""
+    """The groups without what other weights than the policy's have sampled, or the policy behind another opening:
+    nothing has to agree there."""
+    apart = {"weights", REOPENED}
     return [
-        replace(group, trajectories=tuple(t for t in group.trajectories if "weights" not in t.extra))
+        replace(group, trajectories=tuple(t for t in group.trajectories if apart.isdisjoint(t.extra)))
         for group in groups
     ]
 

@@ -99,7 +99,7 @@ class Evaluations:
 
     def modes(self) -> list[Sampling]:
         """Greedy, and at temperature 1 if configured."""
-        rule = self._prepared.sampling
+        rule = replace(self._prepared.sampling, tool_epsilon=0.0)
         return [replace(rule, temperature=heat) for heat in ((0.0, 1.0) if self._config.sampled else (0.0,))]
 
     def tasks(self, split: str) -> Sequence[Task]:

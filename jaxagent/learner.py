@@ -111,14 +111,17 @@ class Learner:
         packed = self._pack(samples, {SCORED: Term(cross_entropy(), token_mean)})
         if not packed:
             empty = [np.zeros(len(segment.ids_T), np.float32) for segment in segments]
-            return [TokenScores(zero_T, zero_T, zero_T) for zero_T in empty]
+            return [TokenScores(zero_T, zero_T, zero_T, zero_T) for zero_T in empty]
         score, params = self._scorer(weights)
         scores = [score(params, part.batch) for part in packed]
         logprobs = unpack(packed, [part.logprob_BS for part in scores])
         entropies = unpack(packed, [part.entropy_BS for part in scores])
-        values = [part.value_BS for part in scores if part.value_BS is not None]
-        with_values = unpack(packed, values) if values else [None] * len(segments)
-        return [TokenScores(*parts) for parts in zip(logprobs, entropies, with_values, strict=True)]
+        values, best = (
+            [part for part in parts if part is not None]
+            for parts in zip(*[(part.value_BS, part.best_BS) for part in scores])
+        )
+        optional = [unpack(packed, found) if found else [None] * len(segments) for found in (values, best)]
+        return [TokenScores(*parts) for parts in zip(logprobs, entropies, *optional, strict=True)]
 
     def at(self, iteration: int) -> None:
         """From now on log-probs are those of the distribution that this iteration samples from."""

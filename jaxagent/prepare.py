@@ -94,6 +94,7 @@ class Prepared:
             top_k=rollout.top_k,
             top_p=rollout.top_p,
             stop_ids=self.renderer.stop_ids,
+            tool_epsilon=rollout.tool_epsilon,
         )
 
     @property

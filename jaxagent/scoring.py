@@ -28,11 +28,15 @@ CUT = (Status.STEP_LIMIT, Status.LENGTH)  # ended by a budget, not by the policy
 
 
 class TokenScores(NamedTuple):
-    """Log-prob and entropy at every sampled token of one segment, 0 elsewhere. value_T: None without a value head."""
+    """Log-prob and entropy at every sampled token of one segment, 0 elsewhere. value_T: None without a value head.
+
+    best_T: log-prob of the likeliest token in its place.
+    """
 
     logprob_T: Float[np.ndarray, "T"]
     entropy_T: Float[np.ndarray, "T"]
     value_T: Float[np.ndarray, "T"] | None = None
+    best_T: Float[np.ndarray, "T"] | None = None
 
 
 @runtime_checkable

@@ -118,6 +118,9 @@ class Source(Protocol):
         ...
 
 
+Reopen = Callable[[Sequence[Group]], list[Group]]
+"""The groups as they are learnt from: behind other openings than they were sampled behind."""
+
 FollowUp = Callable[[Sequence[Group]], Sequence[Plan]]
 """All groups of the iteration so far -> plans to roll out before it goes on: a refill, the next position of a chain. It
 is asked again after each of its rounds, until it gives none."""
@@ -242,6 +245,7 @@ class Stage:
     ways:     the same for evaluations that an opening alone does not make.
     meet_policy: called when the stage begins, with the live policy; it may be asked from any thread between rollouts.
     shown: name -> JSON-serialisable content; written to <run>/<stage>.<name>.json for people, with each checkpoint.
+    reopen: before anything is scored, so that old and reference log-probs are those of the openings that are learnt.
     reference_ema: after an iteration's update the reference becomes reference_ema x itself + the rest x the policy; 1
            keeps the parameters of the stage's start.
     """
@@ -268,6 +272,7 @@ class Stage:
     meet_policy: Callable[[Generate], None] | None = None
     shown: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     measure: Measure | None = None
+    reopen: Reopen | None = None
     reference_ema: float = 1.0
 
     def sampling_at(self, iteration: int) -> Sampling | None:

@@ -19,6 +19,8 @@ from jaxagent.scoring import TokenScores
 from jaxagent.stage import Teacher
 from jaxagent.types import Credited, Metrics, Segment
 
+SAME = 1e-3  # nats; the log-prob of a token and the largest one are computed in different orders
+
 
 @runtime_checkable
 class Scorer(Protocol):
@@ -48,14 +50,26 @@ def taught(
         "teacher/too_long": float(sum(found.untaught for found in reviewed)),
         "teacher/cut": float(sum(found.cut for found in reviewed)),
     }
-    tokens = sum(int(_scored(segment).sum()) for segment in segments)
-    if tokens:
-        entropy = sum(
-            float(found.entropy_T[_scored(s)].sum()) for found, s in zip(scores, segments, strict=True)
-        )
-        counts["teacher/entropy"] = entropy / tokens
+    counts |= _choices(scores, segments)
     scored = iter([score.logprob_T for score in scores])
     return [_with_stream(item, scored) if f.segments else item for item, f in zip(credited, reviewed)], counts
+
+
+def _choices(scores: Sequence[TokenScores], segments: Sequence[Segment]) -> Metrics:
+    """Entropy of the teacher, and how many of the student's tokens are the teacher's first choice."""
+    masks = [_scored(segment) for segment in segments]
+    tokens = sum(int(mask_T.sum()) for mask_T in masks)
+    if not tokens:
+        return {}
+    pairs = list(zip(scores, masks, strict=True))
+    entropy = sum(float(found.entropy_T[mask_T].sum()) for found, mask_T in pairs)
+    first = [
+        int((found.logprob_T[mask_T] >= found.best_T[mask_T] - SAME).sum())
+        for found, mask_T in pairs
+        if found.best_T is not None
+    ]
+    agreement = {"teacher/top1": sum(first) / tokens} if len(first) == len(pairs) else {}
+    return {"teacher/entropy": entropy / tokens, **agreement}
 
 
 class _Reviewed(NamedTuple):

@@ -84,6 +84,8 @@ class Sampling:
 
     Filters apply in the order temperature, top-k, top-p, min-p; returned log-probs are those of the
     filtered, renormalised distribution that was really sampled from (greedy: of the plain softmax).
+    tool_epsilon: how often an episode makes a message begin with a tool that is drawn (rollout/explore.py); the decoder
+                  does not read it.
     """
 
     max_tokens: int
@@ -93,6 +95,7 @@ class Sampling:
     min_p: float = 0.0
     stop_ids: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
+    tool_epsilon: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,13 @@ def test_greedy_and_at_temperature_one_whatever_training_samples_at(evaluations)
     assert len(evaluations().tasks("dev")) == 16
 
 
+def test_training_rollouts_may_be_forced_to_a_tool_and_evaluations_never(tmp_path):
+    room = {"max_steps": 2, "max_tokens": 8, "context": 256, "tool_epsilon": 0.5}
+    prepared = prepare(read(tmp_path, stages=STAGES, rollout=room, pack={"length": 256}))
+    assert prepared.sampling.tool_epsilon == 0.5
+    assert [rule.tool_epsilon for rule in Evaluations(prepared).modes()] == [0.0, 0.0]
+
+
 def test_before_is_the_first_full_evaluation_and_after_the_last(evaluations, tmp_path):
     made = evaluations()
     assert made.outcome() == {"before": {}, "after": {}, "evaluations": []}

@@ -156,6 +156,10 @@ def test_a_temperature_schedule_is_that_of_sampler_and_trainer_and_compiles_noth
         scores = learner.token_scores(segments)
         for segment, score in zip(segments, scores, strict=True):
             np.testing.assert_allclose(score.logprob_T, segment.logprobs["behaviour"], atol=TOLERANCE)
+            assert (score.best_T >= score.logprob_T - TOLERANCE)[
+                segment.mask_T
+            ].all()  # of the likeliest token
+            assert score.best_T[segment.mask_T].max() < 0
         entropies.append(
             np.mean([s.entropy_T[segment.mask_T].mean() for s, segment in zip(scores, segments)])
         )

@@ -27,12 +27,15 @@ class Openings:
     def close(self, ids):
         return []
 
+    def sampled(self, message):
+        raise AssertionError("teaching speaks nothing")
+
     def parse(self, ids):
         raise AssertionError("teaching parses nothing")
 
 
 class Positions:
-    """A scorer whose log-prob of every sampled token is minus its position, and its entropy twice that."""
+    """A scorer whose log-prob of every sampled token is minus its position, its entropy twice that, the best's -3."""
 
     def __init__(self, row):
         self.row, self.asked = row, []
@@ -40,7 +43,7 @@ class Positions:
     def token_scores(self, segments, *, weights="current"):
         self.asked.append((weights, [segment.ids_T.tolist() for segment in segments]))
         places = [np.arange(len(s.ids_T), dtype=np.float32) * s.mask_T for s in segments]
-        return [TokenScores(-place_T, 2 * place_T) for place_T in places]
+        return [TokenScores(-place_T, 2 * place_T, best_T=0 * place_T - 3) for place_T in places]
 
 
 def credited(task_id, steps):
@@ -63,6 +66,7 @@ def test_only_what_has_a_prompt_and_fits_a_row_is_taught():
         "teacher/too_long": 1.0,
         "teacher/cut": 0.0,
         "teacher/entropy": 7.0,  # of 6 and 8
+        "teacher/top1": 0.5,  # the token at 3 is the likeliest, the one at 4 is not
     }
 
 

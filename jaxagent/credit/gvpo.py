@@ -11,8 +11,11 @@ others are untouched. Shaping comes before every filter: failed steps of a zero-
 
 from __future__ import annotations
 
+import ast
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -32,12 +35,45 @@ SHAPES: dict[str, Callable[[np.ndarray, float], tuple[np.ndarray | float, ...]]]
 }
 
 
-def failed_step(step: Step, *, invalid_is_fail: bool = True) -> bool:
+ERROR_KEYS = ("error", "errors")
+
+
+def failed_step(step: Step, *, invalid_is_fail: bool = True, api_error_is_fail: bool = False) -> bool:
     """A syntax error, an exception or a time-out; a message without a legal action too, unless excluded.
 
+    api_error_is_fail: what ran and answered an error as data failed too.
     A message that was never executed (ExecStatus.NONE) did not fail.
     """
+    if step.exec_status is ExecStatus.OK:
+        return api_error_is_fail and answers_error(step.observation_after)
     return step.exec_status.failed and (invalid_is_fail or step.exec_status is not ExecStatus.INVALID)
+
+
+def answers_error(observation: str) -> bool:
+    """Whether the answer, or a line of it, is a record (JSON or Python) that says of itself that it is an error.
+
+    {"error": "no such song"}   {'status': 'error'}   {"success": false}      not: {"error": null}, a text about errors
+    """
+    whole = observation.strip()
+    return any(_says_error(_record(text)) for text in {whole, *map(str.strip, whole.splitlines())})
+
+
+def _record(text: str) -> Any:
+    if not (text.startswith("{") and text.endswith("}")):
+        return None
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return read(text)
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+            continue
+    return None
+
+
+def _says_error(record: Any) -> bool:
+    if not isinstance(record, dict):
+        return False
+    named = any(record.get(key) for key in ERROR_KEYS)
+    return named or record.get("status") == "error" or record.get("success") is False
 
 
 def shape_failed(
@@ -62,6 +98,7 @@ def gvpo(
     shape: str = "mult",
     tolerance: float = ZERO_TOLERANCE,
     invalid_is_fail: bool = True,
+    api_error_is_fail: bool = False,
 ) -> Credit:
     """Shape the failed steps of `base`. `mult` is the paper's rule, `add` its ablation, `none` Dr. GRPO."""
     if shape not in SHAPES:
@@ -72,7 +109,10 @@ def gvpo(
     def credit(groups: Sequence[Group]) -> list[Credited]:
         shaped = []
         for item in base(groups):
-            fails = [failed_step(step, invalid_is_fail=invalid_is_fail) for step in item.trajectory.steps]
+            fails = [
+                failed_step(step, invalid_is_fail=invalid_is_fail, api_error_is_fail=api_error_is_fail)
+                for step in item.trajectory.steps
+            ]
             advantage_K = shape_failed(
                 step_advantage(item, "gvpo"), np.array(fails, bool), b=b, shape=shape, tolerance=tolerance
             )

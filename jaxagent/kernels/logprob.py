@@ -1,10 +1,10 @@
 """Log-probability, entropy and logsumexp of chosen tokens, straight from hidden states and the LM head.
 
 In: hidden states of the scored tokens [X, D], the head matrix [V, D], the token that each row scores [X].
-Out: three float32 [X] arrays, differentiable with respect to hidden states and head. The [X, V] logits never
-exist, forward or backward: both passes walk over tiles of `Tiles.tokens` x `Tiles.vocab` logits and the
-backward pass recomputes them (4 products of 2*X*D*V FLOPs in all). Not its job: losses, masks of terms, the
-gather of scored positions.
+Out: three float32 [X] arrays, differentiable with respect to hidden states and head, and a constant one: the
+log-probability of whatever token is likeliest. The [X, V] logits never exist, forward or backward: both passes
+walk over tiles of `Tiles.tokens` x `Tiles.vocab` logits and the backward pass recomputes them (4 products of
+2*X*D*V FLOPs in all). Not its job: losses, masks of terms, the gather of scored positions.
 
 Formulas, with l_v = <h, W_v> / temperature, p = softmax(l):
 
@@ -34,11 +34,12 @@ from jaxagent.mesh.rules import platform
 
 
 class LogProb(NamedTuple):
-    """float32. Rows outside `keep_X` are 0."""
+    """float32. Rows outside `keep_X` are 0. best_X: of the likeliest token, whichever it is; without a gradient."""
 
     logprob_X: Float[Array, " X"]
     entropy_X: Float[Array, " X"]
     logsumexp_X: Float[Array, " X"]
+    best_X: Float[Array, " X"]
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def _scores(plan: _Plan, hidden_XD, head_VD, target_X, keep_X, heat):
 def _scores_fwd(plan: _Plan, hidden_XD, head_VD, target_X, keep_X, heat):
     rows, head = _specs(plan.shards)
     specs = (P(*rows, None), head, rows, rows, P())
-    run = _on_mesh(plan.shards, partial(_forward, plan), specs, (rows, rows, rows))
+    run = _on_mesh(plan.shards, partial(_forward, plan), specs, (rows,) * 4)
     out = run(hidden_XD, head_VD, target_X, keep_X, heat)
     return out, (hidden_XD, head_VD, target_X, keep_X, heat, out[1], out[2])
 
@@ -117,7 +118,7 @@ def _scores_bwd(plan: _Plan, saved, cotangents):
     rows, head = _specs(plan.shards)
     specs = (P(*rows, None), head, rows, rows, P(), *[rows] * 5)
     run = _on_mesh(plan.shards, partial(_backward, plan), specs, (P(*rows, None), head))
-    d_hidden, d_head = run(*saved, *cotangents)
+    d_hidden, d_head = run(*saved, *cotangents[:3])  # what is likeliest has no gradient
     return d_hidden, d_head, None, None, None
 
 
@@ -167,12 +168,12 @@ def _forward(plan: _Plan, hidden_XD, head_VD, target_X, keep_X, heat):
             z_C, s_C = lax.psum((z_C * jnp.exp(m_C - top_C), s_C * jnp.exp(m_C - top_C)), axis)
             logit_C, m_C = lax.psum(logit_C, axis), top_C
         logsumexp_C = m_C + jnp.log(z_C)
-        values = (logit_C - logsumexp_C, logsumexp_C - s_C / z_C, logsumexp_C)
+        values = (logit_C - logsumexp_C, logsumexp_C - s_C / z_C, logsumexp_C, m_C - logsumexp_C)
         # A ragged last tile re-visits rows; writing only the valid ones leaves the others as they were.
         where_C = jnp.where(valid_C, index_C, target_X.shape[0])
         return tuple(out.at[where_C].set(value, mode="drop") for out, value in zip(outs, values))
 
-    zeros = tuple(jnp.zeros(target_X.shape, jnp.float32) for _ in range(3))
+    zeros = tuple(jnp.zeros(target_X.shape, jnp.float32) for _ in range(4))
     return lax.fori_loop(0, (used + C - 1) // C, token_tile, zeros)
 
 

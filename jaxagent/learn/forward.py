@@ -129,4 +129,5 @@ def scores_of(
     value_BS = critic.values(model, hidden_BSD)
     if value_BS is not None:
         value_BS = jnp.where(keep_BS, value_BS, 0.0)
-    return Scores(out.logprob_X.reshape(B, S), out.entropy_X.reshape(B, S), value_BS)
+    logprob_BS, entropy_BS, best_BS = (x.reshape(B, S) for x in (out.logprob_X, out.entropy_X, out.best_X))
+    return Scores(logprob_BS, entropy_BS, value_BS, best_BS)

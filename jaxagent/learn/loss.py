@@ -22,11 +22,12 @@ MAX_LOG_RATIO = 20.0  # exp(20) = 4.9e8: a ratio beyond it carries no informatio
 
 
 class Scores(NamedTuple):
-    """What the current parameters say about the scored tokens; differentiable."""
+    """What the current parameters say about the scored tokens; differentiable, but for best_BS."""
 
     logprob_BS: Float[Array, "B S"]
     entropy_BS: Float[Array, "B S"]
     value_BS: Float[Array, "B S"] | None = None  # of the state before the token; None without a value head
+    best_BS: Float[Array, "B S"] | None = None  # log-prob of the likeliest token
 
 
 @dataclass(frozen=True)

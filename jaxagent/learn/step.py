@@ -38,6 +38,7 @@ class HostScores(NamedTuple):
     logprob_BS: Float[np.ndarray, "B S"]
     entropy_BS: Float[np.ndarray, "B S"]
     value_BS: Float[np.ndarray, "B S"] | None = None
+    best_BS: Float[np.ndarray, "B S"] | None = None
 
 
 EMPTY: Metrics = {"update/steps": 0.0, "skip/empty_batch": 1.0, "skip/nonfinite": 0.0}

@@ -47,15 +47,23 @@ class ShapeOptions(Record):
     b: float = Field(0.2, ge=0)
     shape: Literal["mult", "add", "add_all", "mask", "none"] = "mult"
     invalid_is_fail: bool = True
+    api_error_is_fail: bool = False
 
     @model_validator(mode="after")
     def _shapes(self) -> ShapeOptions:
         refuse_unread(self, "b", read=self.shape not in ("mask", "none"), when="shape mult, add or add_all")
-        refuse_unread(self, "invalid_is_fail", read=self.shape != "none", when="a shape other than none")
+        fails = ("invalid_is_fail", "api_error_is_fail")
+        refuse_unread(self, *fails, read=self.shape != "none", when="a shape other than none")
         return self
 
     def over(self, base: Credit) -> Credit:
-        return gvpo(base, b=self.b, shape=self.shape, invalid_is_fail=self.invalid_is_fail)
+        return gvpo(
+            base,
+            b=self.b,
+            shape=self.shape,
+            invalid_is_fail=self.invalid_is_fail,
+            api_error_is_fail=self.api_error_is_fail,
+        )
 
 
 class StepCredit(Record):

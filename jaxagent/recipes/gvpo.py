@@ -30,6 +30,8 @@ BASES = {"group_mean": per_group(group_mean), "leave_one_out": per_group(leave_o
 class GvpoOptions(PolicyOptions):
     """b: strength of the correction. shape: mult is the paper's; add, add_all, mask and none are its ablations.
 
+    api_error_is_fail: a step that ran and answered an error as data, e.g. {"error": …}, failed too.
+
     salt: SALT under the correction, e.g. {history: 3} (recipes/credit.py).
     """
 
@@ -38,6 +40,7 @@ class GvpoOptions(PolicyOptions):
     b: float = Field(0.2, ge=0)
     shape: Literal["mult", "add", "add_all", "mask", "none"] = "mult"
     invalid_is_fail: bool = True
+    api_error_is_fail: bool = False
     salt: SaltOptions | None = None
     clip_low: float = Field(0.2, gt=0, lt=1)
     clip_high: float = Field(0.28, gt=0)
@@ -47,7 +50,8 @@ class GvpoOptions(PolicyOptions):
     @model_validator(mode="after")
     def _shapes(self) -> GvpoOptions:
         refuse_unread(self, "b", read=self.shape not in ("mask", "none"), when="shape mult, add or add_all")
-        refuse_unread(self, "invalid_is_fail", read=self.shape != "none", when="a shape other than none")
+        fails = ("invalid_is_fail", "api_error_is_fail")
+        refuse_unread(self, *fails, read=self.shape != "none", when="a shape other than none")
         return self
 
 
@@ -58,7 +62,13 @@ def stage(options: GvpoOptions, materials: Materials) -> Stage:
         source=task_source(options, materials),
         iterations=options.iterations,
         reward=returns_of(options.reward),
-        credit=gvpo(base, b=options.b, shape=options.shape, invalid_is_fail=options.invalid_is_fail),
+        credit=gvpo(
+            base,
+            b=options.b,
+            shape=options.shape,
+            invalid_is_fail=options.invalid_is_fail,
+            api_error_is_fail=options.api_error_is_fail,
+        ),
         samples=policy_samples,
         terms={"pg": Term(clipped_pg(options.clip_low, options.clip_high), seq_mean_token_mean)},
         needs=("old",) if options.off_policy else (),

@@ -19,6 +19,7 @@ import numpy as np
 from jaxagent.envs.replay import Prefix
 from jaxagent.errors import RolloutError
 from jaxagent.rollout.context import History
+from jaxagent.rollout.explore import FORCED
 from jaxagent.stage import Branch
 from jaxagent.types import Completion, Segment, Step, StepResult
 
@@ -49,6 +50,11 @@ def prefix_of(branch: Branch, characters: int) -> Prefix:
 
 def extend_to(branch: Branch, history: History) -> None:
     """Fill an empty history with all that the policy had seen when it wrote the branching message."""
+    if branch.step in branch.trajectory.extra.get(FORCED, ()):
+        raise RolloutError(
+            f"message {branch.step} of {branch.trajectory.traj_id!r} was made to begin with a tool, and its "
+            "continuations would begin behind that; branch off another step"
+        )
     segment, end = _place(branch)
     if not branch.trained:
         history.extend(segment.ids_T[:end].tolist())

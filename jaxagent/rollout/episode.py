@@ -22,6 +22,7 @@ from jaxagent.errors import ConfigError
 from jaxagent.rollout.asking import Ask, asker, with_stops
 from jaxagent.rollout.branch import branch_name, extend_to, kept_steps, prefix_of
 from jaxagent.rollout.context import History, check_prefix
+from jaxagent.rollout.explore import FORCED, Forced, forced_tools, never
 from jaxagent.stage import Branch
 from jaxagent.types import (
     Action,
@@ -56,6 +57,8 @@ class Renderer(Protocol):
     def reply(self, *messages: Message) -> Sequence[int]: ...
 
     def close(self, ids: Sequence[int], /) -> Sequence[int]: ...
+
+    def sampled(self, message: str, /) -> Sequence[int]: ...
 
     def parse(self, ids: Sequence[int], /) -> Message: ...
 
@@ -113,6 +116,7 @@ async def run_episode(
             opening = await _open(episode, task, prompt, before)
         else:
             opening = _open_branch(episode, branch)
+        episode.force = forced_tools(opening.tools, sampling.tool_epsilon, renderer=renderer, key=key)
         ask = asker(generate, session, key, with_stops(sampling, renderer.stop_ids))
         status = await _play(episode, ask)
         evaluation = await _timed(episode, handle.evaluate())
@@ -131,6 +135,7 @@ async def run_episode(
                 "generate_s": episode.generate_s,
                 **({"branch": name} if branch else {}),
                 **({PLAIN: episode.plain} if episode.plain is not None else {}),
+                **({FORCED: episode.forced} if episode.forced else {}),
             },
             before=episode.before,
         )
@@ -153,6 +158,8 @@ class _Episode:
     steps: list[Step] = field(default_factory=list)
     first: int = 0  # number of the first message, counted from the start of the task
     plain: Prompt | None = None  # the opening before it was rewritten
+    force: Forced = never
+    forced: list[int] = field(default_factory=list)  # steps whose messages began with a tool that was drawn
     env_s: float = 0.0
     generate_s: float = 0.0
 
@@ -195,6 +202,7 @@ async def _play(episode: _Episode, ask: Ask) -> Status:
         return Status.DONE
     stored_T = history.ids_T
     for k in range(episode.first, max_steps):
+        begun = _begun(episode, k)
         room = limits.context - len(history)
         if room < 1:
             return Status.LENGTH
@@ -206,7 +214,8 @@ async def _play(episode: _Episode, ask: Ask) -> Status:
         history.sampled(completion, len(episode.steps))
         stored_T = history.ids_T
         cut_by_context = completion.stop is not Stop.STOP and len(history) >= limits.context
-        result = await _act(episode, completion, before, execute=not cut_by_context)
+        said = [*begun, *completion.ids_T.tolist()]
+        result = await _act(episode, completion, said, before, execute=not cut_by_context)
         if result is None:
             return Status.LENGTH
         if result.done:
@@ -217,11 +226,24 @@ async def _play(episode: _Episode, ask: Ask) -> Status:
     return Status.STEP_LIMIT
 
 
+def _begun(episode: _Episode, k: int) -> list[int]:
+    """What message k is made to begin with; it joins the history as nobody's tokens. Nothing, if there is no room."""
+    ids = episode.force(k)
+    if not ids or len(episode.history) + len(ids) >= episode.limits.context:
+        return []
+    episode.history.extend(ids)
+    episode.forced.append(len(episode.steps))
+    return ids
+
+
 async def _act(
-    episode: _Episode, completion: Completion, before: StepResult, *, execute: bool
+    episode: _Episode, completion: Completion, said: Sequence[int], before: StepResult, *, execute: bool
 ) -> StepResult | None:
-    """Parse a message, let the environment take it, record the step. None: cut by the context, not run."""
-    message = episode.renderer.parse(completion.ids_T.tolist())
+    """Parse a message, let the environment take it, record the step. None: cut by the context, not run.
+
+    said: the whole message; of the completion alone unless it was made to begin in some way.
+    """
+    message = episode.renderer.parse(said)
     action = guarded("parse", lambda: episode.spec.parse(message))
     result = None
     if execute:

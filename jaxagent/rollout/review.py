@@ -18,6 +18,10 @@ from jaxagent.errors import RolloutError
 from jaxagent.rollout.episode import PLAIN, Renderer
 from jaxagent.types import Prompt, Segment, Trajectory
 
+REOPENED = (
+    "reopened"  # key of `Trajectory.extra`: it stands behind another opening than it was sampled behind
+)
+
 
 def plain_prompt(trajectory: Trajectory) -> Prompt:
     """How the episode would have opened without the plan's rewriting: without skills, experience, hints."""

@@ -19,6 +19,7 @@ class TemperatureConfig(Record):
 class RolloutConfig(Record):
     """Limits of an episode and size of the decoder. `context` and `max_tokens` are in tokens.
 
+    tool_epsilon: probability that a message of a training rollout begins with a tool drawn uniformly; 0 is off.
     slots: sessions whose KV is kept, and live episodes. cache_buckets: shorter cache lengths that are compiled too.
     query_buckets, prefill_rows: shapes of prefill calls; one is compiled for every pair. decode_rows: sizes of decode
                    calls besides `slots`, for when few sessions are at work. tokens_per_call: tokens sampled before
@@ -44,6 +45,7 @@ class RolloutConfig(Record):
     temperature_schedule: TemperatureConfig | None = None
     top_k: int = Field(default=0, ge=0)
     top_p: float = Field(default=1.0, gt=0, le=1)
+    tool_epsilon: float = Field(default=0.0, ge=0, le=1)
     max_observation_chars: int = Field(default=16_000, ge=16)
     retries: int = Field(default=5, ge=0)
     quorum: float = Field(default=1.0, gt=0, le=1)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from jaxagent.errors import RolloutError
+from jaxagent.rollout.explore import FORCED
 from jaxagent.types import ExecStatus, Group, Metrics, Status, Stop
 
 
@@ -20,6 +21,7 @@ def rollout_metrics(
     truncated:  fraction of messages cut by their token limit. 1.0 means that no action can ever be complete.
     exec_fail:  fraction of executed actions that failed or held nothing to execute.
     agent_frac: sampled tokens of all tokens.
+    forced_tools: fraction of messages that began with a tool that was drawn, if there are any.
     """
     kept = [trajectory for group in groups for trajectory in group.trajectories]
     reasons = Counter(dropped.reason for group in groups for dropped in group.dropped)
@@ -50,6 +52,8 @@ def rollout_metrics(
     for status in (Status.DONE, Status.STEP_LIMIT, Status.LENGTH):
         share = _ratio(sum(trajectory.status is status for trajectory in kept), len(kept))
         metrics[f"status/{status.value}"] = share
+    if forced := sum(len(trajectory.extra.get(FORCED, ())) for trajectory in kept):
+        metrics["forced_tools"] = _ratio(forced, len(steps))
     if held_in or held_out:
         metrics |= {"held_in": held_in, "held_out": held_out}
     metrics |= {f"dropped/{reason}": count for reason, count in sorted(reasons.items())}

@@ -71,6 +71,9 @@ def test_the_channels():
     close(attr, [[0.845154, -1.183216], [0.845154, 0.845154, -1.183216]])
     assert measured["attribution/mu"] == pytest.approx(0.166667, abs=1e-6)
     assert measured["attribution/sigma"] == pytest.approx(0.986013, abs=1e-6)
+    pooled = np.concatenate(LABELS)  # over all steps, where the longer episode would count for more
+    assert [pooled.mean(), pooled.std()] == pytest.approx([0.2, 0.979796], abs=1e-6)
+    assert [labels.mean() for labels in LABELS] == pytest.approx([0.0, 0.333333], abs=1e-6)
     paper, measured = attribution_channel(LABELS, sigma="traj_mean_std")
     assert measured["attribution/sigma"] == pytest.approx(0.166667, abs=1e-6)
     assert paper[0] == pytest.approx([5, -7])
@@ -180,7 +183,7 @@ def test_what_is_logged():
 
 
 def test_outcome_labels_and_closing():
-    assert outcome_labels(make_trajectory(1.0, steps=["ok"] * 2)).tolist() == [1, 1]
+    assert outcome_labels(make_trajectory(1.0, steps=["ok"] * 3)).tolist() == [1, 1, 1]
     assert outcome_labels(make_trajectory(0.5, steps=["ok"] * 2)).tolist() == [-1, -1]
     label = Given()
     Attribution(label, lambda: 0.1).close()

@@ -63,6 +63,8 @@ def test_reinforce_pp_weighs_by_tokens(group_baseline):
     long = make_trajectory(0.0, steps=[make_step(0, tokens=3), make_step(1, tokens=1)])
     out = reinforce_pp(group_baseline=group_baseline)([Group(task, (short, long))])
     assert scalars(out) == pytest.approx([1.290994, -0.645497], abs=1e-6)
+    if not group_baseline:  # mean .333333 and variance .266667 of the 6 tokens: the returns again
+        assert np.array(scalars(out)) * np.sqrt(0.266667) + 0.333333 == pytest.approx([1, 0], abs=1e-5)
     assert out[1].advantage_K.shape == (2,)
 
 

@@ -44,6 +44,9 @@ def test_step_returns():
 def test_totals_with_and_without_standard_deviations():
     expected = [[1.109764, 1.284457, 0.57735], [-2.308264, -1.861807, -1.1547], [1.1985, 0.57735]]
     close(advantages(mode="mean_std"), expected)
+    step_z = [[0.532414, 0.707107, 0], [-1.153563, -0.707107, 0], [0.621149, 0]]
+    close([a - e for a, e in zip(advantages(mode="mean_std"), advantages(mode="mean_std", w=0.0))], step_z)
+    close(advantages(mode="mean_std", w=0.0), [[0.57735] * 3, [-1.1547] * 3, [0.57735] * 2])
     episode_part = [3.333333, -6.666667, 3.333333]
     step_part = [[2.85, 4.75, 0], [-6.175, -4.75, 0], [3.325, 0]]
     close(advantages(mode="mean"), [e + np.array(s) for e, s in zip(episode_part, step_part)])

@@ -73,6 +73,27 @@ def test_float_noise_is_no_advantage(estimate):
     assert not zero_variance(np.array([0.3, 0.301]))
 
 
+def drift(value):
+    """One of eight equal returns minus their mean, in float32 and summed in order."""
+    reward_G, total = np.full(8, value, np.float32), np.float32(0)
+    for reward in reward_G:
+        total += reward
+    return float(reward_G[0] - total / np.float32(8))
+
+
+def test_what_one_ulp_would_become_without_a_tolerance():
+    """Eight returns of 1/3: 2.98e-8 off their mean, .7488 after division by the deviation with an eps of 1e-8."""
+    assert [drift(1 / 3), drift(5 / 6)] == pytest.approx([2.9802e-08, -5.9605e-08], rel=1e-4)
+    noise = drift(1 / 3)
+    assert noise / (noise + 1e-8) == pytest.approx(0.7488, abs=1e-4)
+    assert noise / (noise + 1e-6) == pytest.approx(0.0289, abs=1e-4)
+    for eps in (1e-8, 1e-6):
+        assert (
+            scalars(per_group(group_std(ddof=0, eps=eps)), make_group([1 / 3] * 7 + [1 / 3 + noise]))
+            == [0.0] * 8
+        )
+
+
 def test_tolerance_is_the_callers():
     assert scalars(per_group(group_mean, tolerance=0.1), make_group([0.5, 0.55])) == [0.0, 0.0]
 

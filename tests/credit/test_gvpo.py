@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from jaxagent.credit.filters import zero_std
 from jaxagent.credit.group import group_mean, group_std, leave_one_out, per_group
-from jaxagent.credit.gvpo import failed_step, gvpo, shape_failed
+from jaxagent.credit.gvpo import answers_error, failed_step, gvpo, shape_failed
 from jaxagent.errors import ConfigError
 from jaxagent.types import ExecStatus, Group
 from tests.made_episodes import make_group, make_step, make_task, make_trajectory
@@ -91,6 +93,38 @@ def test_invalid_can_be_excused():
     group = make_group([0.5, 0.5], steps=["invalid", "timeout"])
     out = gvpo(BASE, invalid_is_fail=False)([group])
     assert out[0].advantage_K == pytest.approx(np.array([0.0, -0.2]))
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ('{"error": "no such song"}', True),
+        ("{'status': 'error', 'message': 'x'}", True),
+        ('done\n {"success": false}\n', True),
+        ('{\n "errors": ["a"]\n}', True),
+        ('{"error": null}', False),
+        ('{"errors": []}', False),
+        ('{"success": true, "status": "ok"}', False),
+        ("an error", False),
+        ("{error}", False),
+        ('["error"]', False),
+        ("{" * 5000 + "}" * 5000, False),
+        ("", False),
+    ],
+)
+def test_what_answers_an_error_as_data(answer, error):
+    assert answers_error(answer) is error
+
+
+def test_an_error_as_data_is_no_failure_unless_it_is_asked_for():
+    """Both steps ran; the second one was told that it did wrong."""
+    steps = [make_step(0), replace(make_step(1), observation_after='{"error": "no such song"}')]
+    group = make_group([0.5, 0.5], steps=steps)
+    plain, strict = (gvpo(BASE, api_error_is_fail=asked)([group])[0] for asked in (False, True))
+    assert plain.advantage_K.tolist() == [0.0, 0.0]
+    assert strict.advantage_K == pytest.approx(np.array([0.0, -0.2]))
+    excused = replace(steps[1], exec_status=ExecStatus.INVALID)
+    assert not failed_step(excused, invalid_is_fail=False, api_error_is_fail=True)
 
 
 def test_bad_arguments_are_refused():

@@ -53,9 +53,13 @@ def close(found, expected):
 FOUR_VALUES = [[0.5, 2 / 3, 1], [0.5, 2 / 3, 0], [0.5, 0, 0], [0.5, 2 / 3, 1]]
 
 
-@pytest.mark.parametrize("history", [0, 1, 3])
-def test_values_of_four_rollouts(history):
-    close(values(group(FOUR, [1, 0, 0, 1]), history), FOUR_VALUES)
+@pytest.mark.parametrize(("history", "nodes"), [(0, 5), (1, 6), (3, 6)])
+def test_values_and_nodes_of_four_rollouts(history, nodes):
+    """12 steps; without a history both ways to quit are one node, of the same value."""
+    made = group(FOUR, [1, 0, 0, 1])
+    close(values(made, history), FOUR_VALUES)
+    nodes_K = node_ids([t.steps for t in made.trajectories], NodeRules(history=history))
+    assert (len(set(np.concatenate(nodes_K).tolist())), sum(map(len, nodes_K))) == (nodes, 12)
 
 
 def test_advantages_over_grpo_and_rloo():

@@ -181,13 +181,14 @@ def test_an_unparseable_message_is_answered_and_moves_nothing():
 
 
 def test_metrics_are_pooled_and_by_kind():
-    """9 of 10 pick, 3 of 5 heat: 12/15 over all, not the mean of the kinds."""
+    """9 of 10 pick, 3 of 5 heat: 12/15 = .8 over all, not the mean of the kinds, .75."""
     kinds = ["pick_and_place_simple"] * 10 + ["pick_heat_then_place_in_recep"] * 5
     wins = [True] * 9 + [False] + [True] * 3 + [False] * 2
     found = generated().metrics(
         [_trajectory(k, w, n) for n, (k, w) in enumerate(zip(kinds, wins, strict=True))]
     )
     assert found == {"success": 0.8, "success_pick": 0.9, "success_heat": 0.6}
+    assert (found["success_pick"] + found["success_heat"]) / 2 == pytest.approx(0.75)
     assert generated().metrics([]) == {}
 
 

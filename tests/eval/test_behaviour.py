@@ -50,6 +50,9 @@ def test_rates_and_counts():
 def test_cost():
     out = cost_metrics([make_trajectory(steps=["ok", "ok"]), make_trajectory(status=Status.STEP_LIMIT)])
     assert out == {"turns": 1.5, "action_tokens": 3.0, "total_tokens": 4.0, "at_limit": 0.5}
+    assert (
+        cost_metrics([make_trajectory(steps=["ok"] * n) for n in (4, 8, 6)])["turns"] == 6.0
+    )  # interactions
     assert cost_metrics([]) == behaviour_metrics([]) == {}
 
 

@@ -88,6 +88,13 @@ def test_pass_at_k_is_unbiased(k, at, hat):
     assert pass_hat_k(8, 6, k) == pytest.approx(hat, abs=1e-6)
 
 
+def test_drawing_with_replacement_would_be_too_low():
+    """2 of 8 solved, 4 drawn: 1 - (1 - 2/8)^4 = .683594 instead of .785714."""
+    naive = 1 - (1 - 2 / 8) ** 4
+    assert naive == pytest.approx(0.683594, abs=1e-6)
+    assert pass_at_k(8, 2, 4) == pytest.approx(0.785714, abs=1e-6)
+
+
 def test_one_of_four_is_certain_to_be_among_four():
     assert pass_at_k(4, 1, 4) == 1.0
 

@@ -43,6 +43,12 @@ def test_values_and_gradients_equal_the_dense_softmax(tiles, temperature):
         dense(hidden_XD, head_VD, target_X, **kw),
     ):
         np.testing.assert_allclose(got, want, atol=2e-5)
+    best_X = token_logprobs(hidden_XD, head_VD, target_X, tiles=tiles, **kw).best_X
+    logit_XV = hidden_XD @ head_VD.T / temperature
+    np.testing.assert_allclose(best_X, jax.nn.log_softmax(logit_XV).max(-1), atol=2e-5)
+    assert not jax.grad(lambda h: token_logprobs(h, head_VD, target_X, tiles=tiles, **kw).best_X.sum())(
+        hidden_XD
+    ).any()
     got = jax.grad(weighted(token_logprobs, weight_3X), (0, 1))(
         hidden_XD, head_VD, target_X, tiles=tiles, **kw
     )
@@ -59,6 +65,7 @@ def test_entropy_of_a_known_distribution():
     np.testing.assert_allclose(out.entropy_X, [1.029653], atol=1e-6)
     np.testing.assert_allclose(out.logprob_X, [np.log(0.3)], atol=1e-6)
     np.testing.assert_allclose(out.logsumexp_X, [0.0], atol=1e-6)
+    np.testing.assert_allclose(out.best_X, [np.log(0.5)], atol=1e-6)
 
 
 def test_huge_logits_stay_finite():
@@ -163,6 +170,10 @@ def test_shards_change_nothing(vocab, temperature):
         loss = weighted(token_logprobs, weight_3X)
         return jax.value_and_grad(loss, (0, 1))(hidden_XD, head_VD, target_X, shards=shards, **kw)
 
+    plain, split = (
+        token_logprobs(hidden_XD, head_VD, target_X, shards=over, **kw).best_X for over in (None, shards)
+    )
+    np.testing.assert_allclose(split, plain, atol=1e-5)
     one = both(hidden_XD, head_VD)
     many = jax.jit(lambda h, w: both(h, w, shards))(hidden_XD, head_VD)
     np.testing.assert_allclose(many[0], one[0], rtol=1e-5)

@@ -118,6 +118,9 @@ def test_gspo_clips_at_its_narrow_range():
     loss_S, grad, _ = loss_and_gradient(loss, D, streams(np.ones(4), old=np.zeros(4)))
     np.testing.assert_allclose(loss_S, -1.0004, atol=1e-6)
     assert not grad.any()
+    loss_S, grad, _ = loss_and_gradient(loss, -D, streams(-np.ones(4), old=np.zeros(4)))
+    np.testing.assert_allclose(loss_S, 0.9997, atol=1e-6)
+    assert not grad.any()
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -73,6 +73,26 @@ def test_the_correction_of_failed_steps_over_salt_and_without():
     close(advantages("grpo", std=False, gvpo={}), advantages("gvpo"))
 
 
+def test_an_error_as_data_fails_where_it_is_asked_for():
+    """Every step ran and told its agent of an error: A = 2/3, 0, -2/3, 0 are 0, -.2, -.8, -.2."""
+    made = group([(["go"], ["ok"], passed) for passed in (4, 2, 0, 2)])
+    told = [
+        replace(t, steps=tuple(replace(s, observation_after='{"error": "no"}') for s in t.steps))
+        for t in made.trajectories
+    ]
+    told = replace(made, trajectories=tuple(told))
+    for recipe, options in (
+        ("gvpo", {"base": "leave_one_out"}),
+        ("reinforce", {"baseline": "leave_one_out"}),
+    ):
+        plain, strict = (
+            advantages(recipe, [told], **(options | more if recipe == "gvpo" else options | {"gvpo": more}))
+            for more in ({}, {"api_error_is_fail": True})
+        )
+        close(plain, [[2 / 3], [0], [-2 / 3], [0]])
+        close(strict, [[0], [-0.2], [-0.8], [-0.2]])
+
+
 def test_salt_options_reach_it():
     """Without history buying after another search is the same; the action alone decides."""
     other = [*ROLLOUTS[:3], (["login", "guess", "buy"], ["ok"] * 3, 0)]

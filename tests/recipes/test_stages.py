@@ -428,6 +428,7 @@ def test_every_policy_recipe_can_hold_its_entropy_up(recipe):
         ("grpo", {"curriculum": {"window": 4}}, "window: read with start_difficulty"),
         ("grpo", {"rollouts_from": "runs/a", "pool": 4}, "pool is read with rollouts of its own"),
         ("gvpo", {"shape": "none", "b": 0.1}, "b is read with shape mult"),
+        ("gvpo", {"shape": "none", "api_error_is_fail": True}, "api_error_is_fail is read with a shape"),
         ("dapo", {"dynamic": False, "draw": 4}, "draw is read with dynamic: true"),
         ("reinforce", {"decay": 0.5}, "decay is read with baseline: running_mean"),
         ("reinforce", {"singleton": "raw"}, "singleton is read with baseline leave_one_out"),

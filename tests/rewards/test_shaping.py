@@ -54,7 +54,8 @@ def test_overlong_counts_action_tokens_or_steps():
 
 def test_excess_and_sigmoid_length():
     assert [excess_penalty(n, target=10) for n in (8, 14, 100)] == pytest.approx([0.0, -0.2, -0.5])
-    assert plus(success, excess(target=10))(episode([14])) == pytest.approx(0.8)
+    paid = [plus(success, excess(target=10))(episode([n])) for n in (8, 10, 14)]
+    assert paid == pytest.approx([1.0, 1.0, 0.8])
     values = [sigmoid_length(success, target=10, tau=4.0)(episode([n])) for n in (6, 10, 14)]
     assert values == pytest.approx([0.731059, 0.5, 0.268941], abs=1e-6)
 

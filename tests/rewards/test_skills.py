@@ -71,6 +71,16 @@ def test_an_episode_without_code_gets_minus_one_instead():
     assert group.trajectories[0].reward == -1
 
 
+def test_without_code_of_its_own_an_episode_loses_its_return_and_the_user_keeps_both():
+    """q1 writes f, q2 emits nothing, q3 is solved with f: -1 in the middle, 2 at the end."""
+    groups = [
+        Group(Q1, (episode(Q1, 1, "def f(): pass"),)),
+        Group(Q2, (episode(Q2, 1, ""),), position=1),
+        Group(Q3, (episode(Q3, 1, "f()"),), position=2),
+    ]
+    assert [group.trajectories[0].reward for group in skill_integrated(success)(groups)] == [2, -1, 2]
+
+
 def test_code_that_failed_is_code():
     steps = [make_step(0, code="1/0", status=ExecStatus.RUNTIME_ERROR)]
     (group,) = skill_integrated(success)([Group(Q1, (make_trajectory(task=Q1, steps=steps),))])

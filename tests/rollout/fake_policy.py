@@ -26,6 +26,9 @@ class CharRenderer:
     def close(self, ids: Sequence[int] = ()) -> list[int]:
         return [] if ids and ids[-1] == END else [END]
 
+    def sampled(self, message: str) -> list[int]:
+        return [*(ord(char) for char in message), END]
+
     def parse(self, ids: Sequence[int]) -> Message:
         return Message("assistant", "".join(chr(i) for i in ids if i > LINE))
 
