@@ -1,24 +1,31 @@
 """The `jaxagent` command: words in, an exit code out. What the commands do lives in run.py and the packages below.
 
-Exit codes: 0 done, 2 bad input (one message, before any device starts), 3 training diverged, 4 evaluation incomplete
-(start the same command again to play what is missing), 5 stopped by a collapse alarm (saved, with a report), 75
-preempted (saved; start the same command again to go on), 130 interrupted from the keyboard.
+Exit codes: 0 done, 2 bad input (one message, before any device starts) or a disk that refuses, 3 training diverged, 4
+rollouts or what they need failed (start the same command again to play what is missing), 5 stopped by a collapse alarm
+(saved, with a report), 75 preempted (saved; start the same command again to go on), 130 interrupted from the keyboard.
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from jaxagent.clock import Clock
-from jaxagent.errors import ConfigError, DataError, DivergenceError, RolloutError
+from jaxagent.errors import ConfigError, DataError, DivergenceError, JaxagentError
 from jaxagent.huge_pages import ask_for_huge_pages
 
 ROOT = Path(__file__).parents[1]
+EXIT_INCOMPLETE = 4
 EXIT_INTERRUPTED = 130  # what shells call the end by SIGINT
+GOES_ON = "a run goes on from its newest checkpoint at the same command, an evaluation from its last episode"
+DISK = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE, errno.EROFS),
+    *(errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG),
+)
 QUICKSTART = ROOT / "configs" / "runs" / "quickstart.yaml"
 
 
@@ -32,12 +39,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DivergenceError as error:
         print(f"stopped: {error}", file=sys.stderr)
         return 3
-    except KeyboardInterrupt:
+    except JaxagentError as error:  # of rollouts, environments, language models that are asked
+        print(f"stopped: {error}\n{GOES_ON}", file=sys.stderr)
+        return EXIT_INCOMPLETE
+    except OSError as error:
+        if error.errno not in DISK:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
         print(
-            "interrupted; a run goes on from its newest checkpoint at the same command, an evaluation from its last "
-            "episode",
+            f"error: {where}{error.strerror}; free space, or give another path that can be written\n{GOES_ON}",
             file=sys.stderr,
         )
+        return 2
+    except KeyboardInterrupt:
+        print(f"interrupted; {GOES_ON}", file=sys.stderr)
         return EXIT_INTERRUPTED
 
 
@@ -100,18 +115,14 @@ def _credit(parsed: argparse.Namespace) -> int:
 def _eval(parsed: argparse.Namespace) -> int:
     from jaxagent.eval.compare import read_evaluations
     from jaxagent.eval.settings import asked
-    from jaxagent.evaluate import INCOMPLETE, run_evaluation
+    from jaxagent.evaluate import run_evaluation
     from jaxagent.report.evaluation import write_evaluation_report
     from jaxagent.run_file import read_run
 
     config, out = read_run(*_run_file(parsed)), Path(parsed.out)
     if parsed.against:
         read_evaluations(Path(parsed.against))  # a wrong path is said now, not after hours
-    try:
-        code = run_evaluation(config, asked(vars(parsed)), out)
-    except RolloutError as error:
-        print(f"stopped: {error}", file=sys.stderr)
-        return INCOMPLETE
+    code = run_evaluation(config, asked(vars(parsed)), out)
     write_evaluation_report(out)
     if parsed.against:
         _show_comparison(Path(parsed.against), out, out / "comparison.json")

@@ -14,9 +14,8 @@ from functools import partial, reduce
 from jaxagent.ahead import Ahead
 from jaxagent.collected import Collected, collected_with, joined, marked, renewed
 from jaxagent.config import RunConfig
-from jaxagent.errors import ConfigError
 from jaxagent.plan import Plan
-from jaxagent.rollout.staleness import fresh, lag_metrics
+from jaxagent.rollout.staleness import fresh, lag_metrics, refuse_lending
 from jaxagent.rollouts import Rollouts
 from jaxagent.stage import Stage
 from jaxagent.types import Sampling
@@ -71,11 +70,7 @@ class Collector:
             rounds.setdefault(plan.weights, []).append(plan)
         if set(rounds) == {"current"}:
             return self.rollouts.run(plans, sampling, seed=seed, hold=self._holds(stage, iteration))
-        if self.max_lag:
-            raise ConfigError(
-                f"rollout.max_lag={self.max_lag}, but stage {stage.name} samples from other weights than the policy's, "
-                "which the decoder cannot hold beside it; set rollout.max_lag to 0"
-            )
+        refuse_lending(stage.name, self.max_lag)
         collected = []
         for name, some in rounds.items():
             if name != "current":

@@ -66,8 +66,18 @@ class Evaluations:
             when = self._prepared.entries[stage - 1].name
         else:
             when = ""
-        done = any(item["when"] == when for item in self.made)
-        return Due(when, self._config.splits) if when and not done else None
+        return Due(when, self._config.splits) if when and when not in self.moments else None
+
+    def due_within(self, stage: int, iteration: int) -> Due | None:
+        """What should have been measured when so many iterations of the stage were done, and was not: a run that is
+        asked to stop saves first."""
+        due = self.due_after(stage, iteration, ended=False) if iteration else None
+        return due if due is not None and due.when not in self.moments else None
+
+    @property
+    def moments(self) -> set[str]:
+        """When there were evaluations."""
+        return {item["when"] for item in self.made}
 
     def due_after(self, stage: int, number: int, *, ended: bool) -> Due | None:
         """What is measured after iteration `number` (from 1) of a stage."""

@@ -9,6 +9,7 @@ them to everybody ("always") or nobody ("never").
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import MutableMapping
@@ -20,23 +21,31 @@ ASKED = "JAXAGENT_HUGE_PAGES"  # set across the second start only
 
 
 def ask_for_huge_pages() -> None:
-    """Call first of all in a program: may replace the process by itself. Child processes are not affected."""
-    settings = started_again(os.environ, POLICY.read_text() if POLICY.is_file() else "")
-    if settings is not None:
-        sys.stdout.flush()
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], settings)
+    """Call first of all in a program: may replace the process by itself. Child processes are not affected.
+
+    Where the kernel's answer cannot be read, or no second start be made, the program goes on: it is only slower.
+    """
+    with contextlib.suppress(OSError):
+        settings = started_again(os.environ, POLICY.read_text() if POLICY.is_file() else "")
+        if settings is not None and sys.executable:
+            sys.stdout.flush()
+            os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], settings)
 
 
 def started_again(environ: MutableMapping[str, str], policy: str) -> dict[str, str] | None:
     """The environment to start again with; None to go on, with what was set for this process alone removed."""
+    tunables = environ.get("GLIBC_TUNABLES", "")
     before = environ.pop(ASKED, None)
-    if before is not None:
-        environ.pop("GLIBC_TUNABLES", None)
+    if before is not None and tunables == _asking(before):
+        environ.pop("GLIBC_TUNABLES")
         if before:
             environ["GLIBC_TUNABLES"] = before
         return None
-    tunables = environ.get("GLIBC_TUNABLES", "")
     if "[madvise]" not in policy or TUNABLE in tunables:
         return None
-    asked = ":".join(filter(None, [tunables, f"{TUNABLE}=1"]))
-    return {**environ, "GLIBC_TUNABLES": asked, ASKED: tunables}
+    return {**environ, "GLIBC_TUNABLES": _asking(tunables), ASKED: tunables}
+
+
+def _asking(tunables: str) -> str:
+    """These tunables, and that for large pages."""
+    return ":".join(filter(None, [tunables, f"{TUNABLE}=1"]))

@@ -16,7 +16,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -81,18 +81,29 @@ def _number(name: str, value: Any) -> float:
 
 
 class JsonlWriter:
-    """metrics.jsonl. Opening it drops lines after `after` and a last line that was cut by a kill."""
+    """metrics.jsonl. Opening it drops lines after `after` and a last line that was cut by a kill.
 
-    def __init__(self, path: Path, *, after: int = -1):
+    measured: evaluations, whose lines have a label `when`, were made at these moments and stay, whatever their step. Of
+              others those of earlier steps stay: a rollback has left them behind. None knows no evaluations.
+    """
+
+    def __init__(self, path: Path, *, after: int = -1, measured: Collection[str] | None = None):
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
-            kept = [record for record in read_metrics(path) if record["step"] <= after]
+            kept = [record for record in read_metrics(path) if _stays(record, after, measured)]
             partial = path.with_suffix(".tmp")
             partial.write_text("".join(json.dumps(record) + "\n" for record in kept))
             os.replace(partial, path)
-        self._file = path.open("a")
+        self._file, self._path = path.open("a"), path
 
     def write(self, step: int, metrics: Mapping[str, float | None], labels: Mapping[str, str]) -> None:
+        if (
+            not self._path.exists()
+        ):  # the open file would take the line all the same, and nobody could read it
+            raise DataError(
+                f"{self._path.parent} was moved or removed while it was written to; put it back, or choose another "
+                "folder, and start again"
+            )
         record = {"step": step, "time": round(time.time(), 3), **labels, **metrics}
         self._file.write(json.dumps(record, allow_nan=False) + "\n")
         self._file.flush()
@@ -101,17 +112,26 @@ class JsonlWriter:
         self._file.close()
 
 
+def _stays(record: Record, after: int, measured: Collection[str] | None) -> bool:
+    if measured is None or "when" not in record:
+        return record["step"] <= after
+    return record["when"] in measured or record["step"] < after
+
+
 def read_metrics(path: str | Path) -> list[Record]:
     """Lines of a metrics.jsonl in order. A last line cut by a kill is left out; others must parse."""
     records: list[Record] = []
-    lines = Path(path).read_text().splitlines(keepends=True)
+    lines = Path(path).read_bytes().splitlines(keepends=True)
     for i, line in enumerate(lines):
         try:
             record = json.loads(line)
-        except ValueError as error:
-            if i == len(lines) - 1 and not line.endswith("\n"):
+            float(record["step"])
+        except (ValueError, TypeError, KeyError) as error:
+            if i == len(lines) - 1 and not line.endswith(b"\n"):
                 break
-            raise DataError(f"{path}, line {i + 1} is not JSON: {line[:80]!r}; remove that line") from error
+            raise DataError(
+                f"{path}, line {i + 1} is not JSON of a step: {line[:80]!r}; remove that line"
+            ) from error
         records.append(record)
     return records
 

@@ -14,11 +14,12 @@ from dataclasses import asdict, dataclass, replace
 from jaxagent.chat.render import Renderer
 from jaxagent.chat.tokenizer import Tokenizer
 from jaxagent.config import PackConfig, RunConfig
+from jaxagent.data.rollout_codec import encode
 from jaxagent.data.rollout_store import Origin
 from jaxagent.data.tasks import easier, fingerprint
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.table import find_env
-from jaxagent.errors import ConfigError
+from jaxagent.errors import ConfigError, DataError
 from jaxagent.model.hf import check_tokenizer
 from jaxagent.model.spec import CriticSpec, LoraSpec, ModelSpec
 from jaxagent.model_source import model_sizes, tokenizer_of
@@ -96,6 +97,7 @@ class Prepared:
             template=self.config.tokenizer.template,
             model=f"{self.model.layers} layers, vocabulary {self.model.vocab}, sizes {sizes}",
             temperature=self.config.rollout.temperature,
+            schedule=self.config.rollout.heating,
         )
 
     @property
@@ -122,6 +124,7 @@ def prepare(config: RunConfig) -> Prepared:
     tasks = {
         split: env.tasks(split) for split in dict.fromkeys((config.env.train_split, *config.eval.splits))
     }
+    _check_kept(config, tasks[config.env.train_split])
     prepared = _fitted(config, env, tasks, entries)
     if not prepared.train_tasks:
         raise ConfigError(f"env.train_split={config.env.train_split!r} holds no tasks; choose another split")
@@ -250,3 +253,16 @@ def _where(index: int, config: RunConfig) -> str:
     """The path of a stage in the run file."""
     before = len(config.warm_start)
     return f"warm_start.{index}" if index < before else f"stages.{index - before}"
+
+
+def _check_kept(config: RunConfig, tasks: Sequence[Task]) -> None:
+    """What an environment puts into its tasks is stored with their rollouts."""
+    if not config.keep_rollouts:
+        return
+    for task in tasks:
+        try:
+            encode(task)
+        except DataError as error:
+            raise ConfigError(
+                f"keep_rollouts={config.keep_rollouts}, task {task.task_id!r}: {error}"
+            ) from error

@@ -83,9 +83,6 @@ def last_good(
 def changed(update: Update, alarms: AlarmConfig, count: int) -> Update:
     """The stage's update after so many rollbacks in it."""
     factor = alarms.rollback.learning_rate**count
-    adam = update.adam_learning_rate
-    return replace(
-        update,
-        learning_rate=update.learning_rate * factor,
-        adam_learning_rate=None if adam is None else adam * factor,
-    )
+    names = ("learning_rate", "adam_learning_rate", "critic_learning_rate")
+    rates = {name: getattr(update, name) for name in names}
+    return replace(update, **{name: rate * factor for name, rate in rates.items() if rate is not None})

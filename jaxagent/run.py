@@ -30,6 +30,7 @@ from jaxagent.recipes.base import Materials
 from jaxagent.recipes.stored import with_stored
 from jaxagent.rollout.demonstrate import play, tokens
 from jaxagent.rollout.settings import RolloutConfig
+from jaxagent.rollout.staleness import refuse_lending
 from jaxagent.rollout.temperature import linear
 from jaxagent.run_file import read_run, write_run
 from jaxagent.stage import Stage
@@ -120,6 +121,8 @@ def build_stages(prepared: Prepared) -> list[Stage]:
             renderer=prepared.renderer,
             sampling=prepared.sampling,
             row=entry.pack.length,
+            scored=entry.pack.scored,
+            spare=entry.recipe.spare(entry.options),
             seed=config.seed + index,
             demonstrate=demonstrate,
             origin=origin,
@@ -127,6 +130,7 @@ def build_stages(prepared: Prepared) -> list[Stage]:
         stages.append(with_stored(entry.recipe.stage(entry.options, materials), entry.options, materials))
     for stage in stages:
         _check_schedule(stage)
+        check_lag(stage, config.rollout)
     return [_heated(stage, config.rollout) for stage in stages]
 
 
@@ -147,6 +151,12 @@ def _check_schedule(stage: Stage) -> None:
         make_schedule(optimizer_spec(stage.update, stage.iterations))
     except ConfigError as exc:
         raise ConfigError(f"stage {stage.name}: {exc}") from exc
+
+
+def check_lag(stage: Stage, rollout: RolloutConfig) -> None:
+    """What the first iteration would refuse (collector.py) is refused now."""
+    if stage.lends:
+        refuse_lending(stage.name, rollout.max_lag)
 
 
 def export_run(run_dir: Path, out: Path, *, form: str) -> Path:

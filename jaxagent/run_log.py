@@ -8,7 +8,7 @@ trajectories.jsonl a few rollouts
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from jaxagent.data.rollout_store import FILE, RolloutWriter
@@ -39,16 +39,18 @@ class RunLog:
         self._alarms: JsonlWriter | None = None
         self._kept: RolloutWriter | None = None
 
-    def open(self, *, after: int) -> None:
-        """What was written after this iteration is dropped: it will be run again."""
-        self._sink = MetricSink(self._folder, after=after, writers=self._writers(after))
+    def open(self, *, after: int, measured: Collection[str]) -> None:
+        """What was written after this iteration is dropped: it will be run again. So is what was measured at other
+        moments than these."""
+        self._sink = MetricSink(self._folder, after=after, writers=self._writers(after, measured))
         self._alarms = JsonlWriter(self._folder / ALARMS, after=after)
         if self._config.keep_rollouts:
             self._kept = RolloutWriter(self._folder / FILE, self._origin, after=after)
 
-    def _writers(self, after: int) -> list[Writer]:
+    def _writers(self, after: int, measured: Collection[str]) -> list[Writer]:
         """metrics.jsonl always; trackers as configured."""
-        writers: list[Writer] = [JsonlWriter(self._folder / "metrics.jsonl", after=after)]
+        record = JsonlWriter(self._folder / "metrics.jsonl", after=after, measured=measured)
+        writers: list[Writer] = [record]
         if "tensorboard" in self._config.trackers:
             writers.append(TensorBoardWriter(self._folder / "tensorboard", after=after))
         if "wandb" in self._config.trackers:

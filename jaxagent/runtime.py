@@ -76,7 +76,7 @@ class Runtime:
         if found is not None:
             name = stages[place.stage].name if place.stage < len(stages) else "its end"
             self.console.message(f"going on at {name}, iteration {place.iteration + 1}")
-        self.log.open(after=self.state.iterations - 1)
+        self.log.open(after=self.state.iterations - 1, measured=self.evaluations.moments)
         self.clock.lap("build")
         self.clock.take(START)
         if (due := self.evaluations.due_before(place.stage, place.iteration)) is not None:
@@ -101,6 +101,8 @@ class Runtime:
         if stage.meet_policy is not None:
             stage.meet_policy(self.collector.rollouts.reachable(self.weights.engine))
         self.clock.lap("build")
+        if (owed := self.evaluations.due_within(index, place.iteration)) is not None:
+            self._measure_within(owed, stage)
         return learner
 
     def _network(self, stage: Stage) -> Network | None:
@@ -150,9 +152,10 @@ class Runtime:
         due = self.evaluations.due_after(index, number, ended=ended)
         # A run that is asked to stop saves first, for there may be seconds left. `restore` measures what it owes.
         if due is not None and not self._preemption.requested:
-            self.measure(due, learner.params, stages[index])
-            if not ended and (solved := self.evaluations.solved(due.when)) is not None:
-                self.guard.sound(state.monitor.evaluated(solved))
+            if ended:
+                self.measure(due, learner.params, stages[index])
+            else:
+                self._measure_within(due, stages[index])
         stopping = self._preemption.requested and not self.collector.in_flight
         if ended or stopping or self._saves(number):
             state.save(stages, done)
@@ -200,6 +203,12 @@ class Runtime:
                     result = self._evaluate(split, sampling, rollout)
                     self.clock.lap(EVALUATION)
                     self._keep(due.when, replace(result, mode=result.mode + name))
+
+    def _measure_within(self, due: Due, stage: Stage) -> None:
+        """Evaluate the policy of a stage that goes on; the monitor sees it."""
+        self.measure(due, self.weights.learner.params, stage)
+        if (solved := self.evaluations.solved(due.when)) is not None:
+            self.guard.sound(self.state.monitor.evaluated(solved))
 
     def _evaluate(self, split: str, sampling: Sampling, rollout: Rollout) -> EvalResult:
         tasks, benchmark = self.evaluations.tasks(split), self.prepared.env.metrics

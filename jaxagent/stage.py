@@ -190,6 +190,7 @@ class Stage:
     terms: Mapping[str, Term]
     update: Update
     stored: bool = False  # the source gives rollouts that were sampled earlier, under `sampling`
+    lends: bool = False  # its plans may name other weights than the policy's (`Plan.weights`)
     reward: Returns | None = None
     credit: Credit | None = None
     filter: Filter | None = None

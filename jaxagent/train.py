@@ -19,7 +19,7 @@ from jaxagent.checks import check_parity, own
 from jaxagent.clock import PYTHON
 from jaxagent.collected import Collected
 from jaxagent.collector import Collector
-from jaxagent.credit.stats import credit_metrics, group_metrics
+from jaxagent.credit.stats import credit_metrics, group_metrics, lost_metrics
 from jaxagent.errors import DivergenceError
 from jaxagent.eval.conduct import conduct_metrics
 from jaxagent.learner import Learner
@@ -96,6 +96,7 @@ def iterate(stage: Stage, run: Runtime, learner: Learner, iteration: int) -> Met
     if stage.credit:
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         measured |= {**group_metrics(groups), **credit_metrics(credited), **conduct_metrics(trajectories)}
+        measured |= lost_metrics(collected.groups, groups)
     clock.lap(PYTHON)
     return {**collected.metrics, **measured, **teaching, **metrics, **observed, **clock.take(stage.name)}
 

@@ -1,9 +1,13 @@
 """The command: what a run file and overrides on the command line mean, and which code a fault gives."""
 
+import errno
+
 import pytest
 
 from jaxagent import provenance
+from jaxagent.auxlm.client import AuxError
 from jaxagent.cli import main
+from jaxagent.errors import EnvFailure, RolloutError
 
 SMALL = [f"warm_start.{index}.options.demonstrations=2" for index in (0, 1)]
 
@@ -29,6 +33,42 @@ def test_bad_input_is_one_message_and_code_2(capsys, tmp_path, monkeypatch, word
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert message in error
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (RolloutError("not one of 8 episodes survived"), 4, "stopped: not one of 8 episodes survived"),
+        (EnvFailure("died", "a worker died"), 4, "stopped: a worker died"),
+        (AuxError("the endpoint is silent"), 4, "stopped: the endpoint is silent"),
+        (OSError(errno.ENOSPC, "No space left on device"), 2, "error: No space left on device; free space"),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/runs/a"),
+            2,
+            "error: /runs/a: Permission denied",
+        ),
+    ],
+)
+def test_what_stops_a_run_is_one_message(capsys, monkeypatch, error, code, message):
+    def stops(*_, **__):
+        raise error
+
+    monkeypatch.setattr("jaxagent.run.run_training", stops)
+    assert main(["train"]) == code
+    said = capsys.readouterr().err
+    assert said.startswith(message)
+    assert "at the same command" in said
+
+
+def test_faults_of_ours_keep_their_traceback(monkeypatch):
+    """An OSError that no disk or user makes."""
+
+    def stops(*_, **__):
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    monkeypatch.setattr("jaxagent.run.run_training", stops)
+    with pytest.raises(OSError, match="Bad file"):
+        main(["train"])
 
 
 def test_an_interrupt_is_one_line_and_the_code_of_shells(capsys, monkeypatch):

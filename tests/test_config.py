@@ -94,6 +94,16 @@ def test_what_cannot_work_is_refused_in_words(tmp_path, change, words):
         read_run(written(tmp_path, SMALLEST | change))
 
 
+def test_one_size_stands_without_brackets():
+    """Run folders from before there could be several hold `prefill_rows: 8`; they can still be resumed and measured."""
+    rollout = RunConfig.parse({**SMALLEST, "rollout": SMALLEST["rollout"] | {"prefill_rows": 4}}).rollout
+    assert rollout.prefill_rows == (4,)
+    assert rollout.decode_rows == (8,)
+    for wrong in (True, "8", 8.5, None, {"a": 1}):
+        with pytest.raises(ConfigError, match="prefill_rows="):
+            RunConfig.parse({**SMALLEST, "rollout": SMALLEST["rollout"] | {"prefill_rows": wrong}})
+
+
 def test_a_wrong_stage_is_one_message(tmp_path):
     """Not a second one that says there are no stages."""
     with pytest.raises(ConfigError) as error:

@@ -55,6 +55,16 @@ def test_what_a_stopped_run_owes_is_measured_before_it_goes_on(evaluations):
     assert evaluations(at_start=False).due_before(0, 0) is None
 
 
+def test_an_evaluation_within_a_stage_is_owed_after_a_stop_too(evaluations):
+    """Asked to stop at the end of iteration 2, a run saves first and does not measure."""
+    made = evaluations(every=2)
+    assert made.due_within(2, 0) is None  # the stage begins
+    assert made.due_within(2, 1) is None
+    assert made.due_within(2, 2) == Due("rl:2", ("dev",))
+    made.keep("rl:2", result())
+    assert made.due_within(2, 2) is None
+
+
 def test_greedy_and_at_temperature_one_whatever_training_samples_at(evaluations):
     assert [rule.temperature for rule in evaluations().modes()] == [0.0, 1.0]
     assert [rule.temperature for rule in evaluations(sampled=False).modes()] == [0.0]

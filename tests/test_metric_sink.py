@@ -48,6 +48,18 @@ def test_going_on_repeats_no_step(tmp_path):
     assert [r["a"] for r in records] == [0, 1, 2, 3, 14, 15, 16, 17]
 
 
+def test_what_will_be_measured_again_is_not_recorded_twice(tmp_path):
+    """A kill between an evaluation and the next checkpoint: its lines bear the step that was finished before."""
+    path = tmp_path / "metrics.jsonl"
+    with MetricSink(tmp_path) as sink:
+        for step, when in ((1, "left by a rollback"), (3, ""), (3, "rl:2"), (3, "rl:4"), (4, "")):
+            sink.log(step, {"a": 1.0}, **({"when": when} if when else {}))
+    JsonlWriter(path, after=3, measured={"rl:2"}).close()
+    assert [record.get("when") for record in read_metrics(path)] == ["left by a rollback", None, "rl:2"]
+    JsonlWriter(path, after=-1, measured={"rl:2"}).close()  # measured before the first iteration
+    assert [record.get("when") for record in read_metrics(path)] == ["rl:2"]
+
+
 def test_a_new_run_starts_a_new_record(tmp_path):
     for value in (1.0, 2.0):
         with MetricSink(tmp_path) as sink:
@@ -171,3 +183,27 @@ def test_json_lines_hold_no_surprise(tmp_path):
         sink.log(0, {"a": 0.1})
     line = json.loads((tmp_path / "metrics.jsonl").read_text())
     assert set(line) == {"step", "time", "a"}
+
+
+def test_a_folder_that_vanishes_is_said_and_not_written_past(tmp_path):
+    """The open file goes on taking lines that nobody can read any more."""
+    sink = MetricSink(tmp_path / "run")
+    sink.log(0, {"a": 1.0})
+    (tmp_path / "run").rename(tmp_path / "moved")
+    with pytest.raises(DataError, match="run was moved or removed while it was written to"):
+        sink.log(1, {"a": 2.0})
+    sink.close()
+    assert len(read_metrics(tmp_path / "moved" / "metrics.jsonl")) == 1
+
+
+def test_bytes_that_are_no_text_are_named(tmp_path):
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 0}\n\xff\xfe\n')
+    with pytest.raises(DataError, match=r"metrics\.jsonl, line 2"):
+        read_metrics(tmp_path / "metrics.jsonl")
+
+
+@pytest.mark.parametrize("line", ["5", "[]", '{"no": 1}'])
+def test_a_line_without_a_step_is_named(tmp_path, line):
+    (tmp_path / "metrics.jsonl").write_text(line + "\n")
+    with pytest.raises(DataError, match=r"metrics\.jsonl, line 1"):
+        JsonlWriter(tmp_path / "metrics.jsonl", after=3)

@@ -1,12 +1,15 @@
 """What is refused between the run file and the first device: combinations, names, missing packages."""
 
 import json
+from dataclasses import replace
+from datetime import date
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 from jaxagent.config import RunConfig
+from jaxagent.envs.table import find_env
 from jaxagent.errors import ConfigError, DataError
 from jaxagent.prepare import prepare
 from tests.test_config import SMALLEST
@@ -62,6 +65,16 @@ def test_what_cannot_work_is_refused_before_a_device_starts(tmp_path, monkeypatc
     with pytest.raises(ConfigError, match=words):
         prepare(read(tmp_path, **changes))
     assert not (tmp_path / "run").exists()
+
+
+def test_tasks_that_a_store_cannot_hold_are_refused_before_a_device_starts(tmp_path, monkeypatch):
+    spec = find_env("doors", {})
+    odd = [replace(task, meta={**task.meta, "since": date(2026, 1, 1)}) for task in spec.tasks("train")]
+    monkeypatch.setattr("jaxagent.prepare.find_env", lambda *_: replace(spec, tasks=lambda split: odd))
+    config = read(tmp_path, stages=[SFT])
+    prepare(config)
+    with pytest.raises(ConfigError, match=r"keep_rollouts=1, task .*meta\['since'\] is a date"):
+        prepare(config.model_copy(update={"keep_rollouts": 1}))
 
 
 def test_a_stage_that_rolls_nothing_out_takes_shorter_rows_and_any_sampling_rule(tmp_path):

@@ -40,11 +40,12 @@ def test_what_a_rollback_left_behind_is_never_gone_back_to():
 
 def test_each_rollback_lowers_the_learning_rates():
     alarms = AlarmConfig.parse({"rollback": {"learning_rate": 0.5}})
-    update = Update(learning_rate=1.0, adam_learning_rate=0.2)
+    update = Update(learning_rate=1.0, adam_learning_rate=0.2, critic_learning_rate=0.4)
     assert changed(update, alarms, 0) == update
     twice = changed(update, alarms, 2)
-    assert (twice.learning_rate, twice.adam_learning_rate) == (0.25, 0.05)
+    assert (twice.learning_rate, twice.adam_learning_rate, twice.critic_learning_rate) == (0.25, 0.05, 0.1)
     assert changed(Update(learning_rate=1.0), alarms, 1).adam_learning_rate is None
+    assert changed(Update(learning_rate=1.0), alarms, 1).critic_learning_rate is None
 
 
 def test_enough_checkpoints_are_kept():

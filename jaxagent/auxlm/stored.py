@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 from pathlib import Path
 
 from jaxagent.auxlm.client import AuxBackend, AuxRequest
@@ -16,7 +17,7 @@ from jaxagent.errors import ConfigError, DataError
 
 
 class StoredBackend:
-    """Asks `backend` what the folder does not hold yet. Files appear whole: several processes may share it."""
+    """Asks `backend` what the folder does not hold yet. Files appear whole: processes and threads may share it."""
 
     def __init__(self, backend: AuxBackend, folder: str | Path):
         self.backend = backend
@@ -34,7 +35,7 @@ class StoredBackend:
         if path.exists():
             return _read(path)
         answer = await self.backend(request)
-        whole = path.with_suffix(f".{os.getpid()}.part")
+        whole = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.part")
         # A lone surrogate stays escaped.
         whole.write_text(json.dumps({"role": request.role, "answer": answer}), "utf-8")
         whole.replace(path)

@@ -6,6 +6,7 @@ Names: reward/*, group/*, adv/*, step/*, and those of credit functions. `group_m
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -39,6 +40,20 @@ def group_metrics(groups: Sequence[Group]) -> Metrics:
         "reward/success": float(np.concatenate(success).mean()),
         **part_metrics([trajectory for group in alive for trajectory in group]),
     }
+
+
+def lost_metrics(before: Sequence[Group], after: Sequence[Group]) -> Metrics:
+    """Episodes that the reward has dropped (a judge gave no answer), by reason; those that never ended are counted as
+    rollout/dropped."""
+
+    def reasons(groups: Sequence[Group]) -> Counter[str]:
+        return Counter(dropped.reason for group in groups for dropped in group.dropped)
+
+    lost = reasons(after) - reasons(before)
+    if not lost:
+        return {}
+    by_reason = {f"reward/dropped/{reason}": float(count) for reason, count in sorted(lost.items())}
+    return {"reward/dropped": float(lost.total()), **by_reason}
 
 
 def part_metrics(trajectories: Sequence[Trajectory]) -> Metrics:

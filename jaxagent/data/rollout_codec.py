@@ -32,6 +32,7 @@ from jaxagent.types import (
     Segment,
     Status,
     Step,
+    StepResult,
     Stop,
     Task,
     ToolCall,
@@ -50,6 +51,7 @@ RECORDS: Mapping[str, type] = {
         Prompt,
         Segment,
         Step,
+        StepResult,
         Task,
         ToolCall,
         Trajectory,
@@ -96,7 +98,7 @@ class _Writer:
 
     def tree(self, value: Any, where: str) -> Any:
         """The structure as JSON. Whatever is no plain JSON scalar is an object with one tag."""
-        if isinstance(value, Enum):
+        if isinstance(value, Enum) and ENUMS.get(type(value).__name__) is type(value):
             return {"e": [type(value).__name__, value.value]}
         if value is None or type(value) in (bool, int, float):
             return value

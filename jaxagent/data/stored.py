@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxagent.data.rollout_store import Origin, RolloutStore
 from jaxagent.data.tasks import Epochs, fingerprint
-from jaxagent.errors import DataError
+from jaxagent.errors import ConfigError, DataError
 from jaxagent.rewards.returns import mapped
 from jaxagent.types import Group, Metrics, Trajectory
 
@@ -22,18 +22,31 @@ SAMPLED = "behaviour"  # the one stream that stays true whatever the parameters 
 
 
 class StoredSource:
-    """Implements Source: `groups` stored groups an iteration. row: tokens of a training row."""
+    """Implements Source: `groups` stored groups an iteration.
 
-    def __init__(self, store: RolloutStore, *, groups: int, seed: int, row: int):
+    row: tokens of a training row; scored: those of them that can be trained on, 0 is all. spare: tokens of a row that
+    the method needs beside an episode.
+    """
+
+    def __init__(
+        self, store: RolloutStore, *, groups: int, seed: int, row: int, scored: int = 0, spare: int = 0
+    ):
         self._store, self._groups = store, groups
         self._entries = [entry for entry in store.entries if entry.trajectories]
         if not self._entries:
             raise DataError(f"{store.path} holds no trajectory; did its run stop before the first iteration?")
         longest = max(self._entries, key=lambda entry: entry.longest)
-        if longest.longest > row:
+        if longest.longest + spare > row:
+            more = f", and {spare} more must stand behind it" if spare else ""
             raise DataError(
-                f"{store.path}: an episode of task {longest.task!r} has {longest.longest} tokens, a training row holds "
-                f"{row}; raise pack.length to at least that"
+                f"{store.path}: an episode of task {longest.task!r} has {longest.longest} tokens{more}, a training row "
+                f"holds {row}; raise pack.length to at least {longest.longest + spare}"
+            )
+        most = max(self._entries, key=lambda entry: entry.sampled)
+        if scored and most.sampled > scored:
+            raise DataError(
+                f"{store.path}: in an episode of task {most.task!r} the policy sampled {most.sampled} tokens, a "
+                f"training row scores {scored}; raise pack.scored to at least that, or set it to 0"
             )
         names = [f"{entry.iteration}/{entry.task}/{entry.start}" for entry in self._entries]
         self._epochs = Epochs(len(names), seed=seed, fingerprint=fingerprint(names))
@@ -59,7 +72,12 @@ def open_store(path: str, origin: Origin | None) -> RolloutStore:
     """The store of a run folder or file. Raises ConfigError if its rollouts mean something else under `origin`."""
     store = RolloutStore(Path(path))
     if origin is not None:
-        store.origin.check(origin, store.path)
+        if store.origin.schedule:
+            raise ConfigError(
+                f"{store.path} was sampled under a temperature schedule ({store.origin.schedule}): its log-probs are "
+                "under another temperature in every iteration. Train on a run of constant temperature"
+            )
+        store.origin.check(replace(origin, schedule=""), store.path)
     return store
 
 

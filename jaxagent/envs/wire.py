@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +17,7 @@ from jaxagent.types import Evaluation, ExecStatus, Message, StepResult
 
 MAX_TEXT = 4 << 20  # characters of one observation; the rollout cuts far below that
 MAX_ANSWER = 8 * MAX_TEXT  # bytes of one answer as JSON; a character takes 6 at most
+LARGEST = 1e18  # of a reward or a score
 MAX_STATE = 16 << 20  # bytes of a snapshot
 
 
@@ -61,17 +61,15 @@ def encode(value: object) -> dict[str, Any]:
 def decode_step(fields: Mapping[str, Any]) -> StepResult:
     """Checked StepResult. Raises EnvFailure("garbage")."""
     _expect(fields, "step")
-    reward = _typed(fields, "reward", (int, float))
+    reward = _finite("reward", _typed(fields, "reward", (int, float)))
     status = _typed(fields, "exec_status", str)
     if status not in {known.value for known in ExecStatus}:
         raise EnvFailure("garbage", f"unknown exec_status {status!r}")
-    if not math.isfinite(reward):
-        raise EnvFailure("garbage", f"reward={reward}; it must be finite")
     return StepResult(
         observation=_text(_typed(fields, "observation", str)),
         exec_status=ExecStatus(status),
         done=_typed(fields, "done", bool),
-        reward=float(reward),
+        reward=reward,
         anchor=_text(_typed(fields, "anchor", str)),
         info=_typed(fields, "info", dict),
         messages=_messages(_typed(fields, "messages", list)),
@@ -84,13 +82,15 @@ def decode_evaluation(fields: Mapping[str, Any]) -> Evaluation:
     passed, total = _typed(fields, "passed", int), _typed(fields, "total", int)
     if not 0 <= passed <= total:
         raise EnvFailure("garbage", f"passed={passed} of total={total}")
-    failures = _typed(fields, "failures", list)
+    failures, info = _typed(fields, "failures", list), _typed(fields, "info", dict)
+    if isinstance(info.get("score"), (int, float)):
+        _finite("score", info["score"])
     return Evaluation(
         success=_typed(fields, "success", bool),
         passed=passed,
         total=total,
         failures=tuple(_text(str(failure)) for failure in failures),
-        info=_typed(fields, "info", dict),
+        info=info,
     )
 
 
@@ -118,9 +118,10 @@ def decode_state(fields: Mapping[str, Any]) -> bytes | None:
 def _messages(pairs: list[Any]) -> tuple[Message, ...]:
     """Messages of a StepResult: user or tool, text only."""
     for pair in pairs:
-        if pair[0] not in ("user", "tool") or not isinstance(pair[1], str):
+        whole = isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair)
+        if not whole or pair[0] not in ("user", "tool"):
             raise EnvFailure(
-                "garbage", f"a message of role {pair[0]!r}; an environment speaks as user or tool"
+                "garbage", f"the message {str(pair)[:80]}; an environment speaks as user or tool, in text"
             )
     return tuple(Message(role, _text(content)) for role, content in pairs)
 
@@ -135,6 +136,15 @@ def _typed(fields: Mapping[str, Any], name: str, kind: Any) -> Any:
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise EnvFailure("garbage", f"{name} is {type(value).__name__} in the environment's answer")
     return value
+
+
+def _finite(name: str, value: float) -> float:
+    """A number that means and variances can be taken of: float32 must hold its square."""
+    if not abs(value) <= LARGEST:
+        raise EnvFailure(
+            "garbage", f"{name}={str(value)[:24]}; expected a finite number, at most {LARGEST:g}"
+        )
+    return float(value)
 
 
 def _text(text: str) -> str:

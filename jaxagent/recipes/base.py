@@ -24,7 +24,8 @@ class Materials:
 
     name:        the stage's name in metrics and checkpoints.
     sampling:    the run's training-time sampling rule.
-    row:         tokens of a training row; nothing longer can be learnt from.
+    row:         tokens of a training row; nothing longer can be learnt from. scored: those that can be trained on, 0
+                 is all. spare: those that the recipe needs beside an episode.
     demonstrate: (tasks, sloppiness, slips) -> demonstration groups by the environment's scripted expert.
     origin:      what stored rollouts must have been sampled with; None checks nothing.
     """
@@ -38,6 +39,8 @@ class Materials:
     seed: int
     demonstrate: Callable[[Sequence[Task], float, float], list[Group]]
     origin: Origin | None = None
+    scored: int = 0
+    spare: int = 0
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,8 @@ class PolicyOptions(StepOptions):
 def task_source(options: PolicyOptions, materials: Materials) -> Source:
     if options.rollouts_from:
         store = open_store(options.rollouts_from, materials.origin)
-        return StoredSource(store, groups=options.tasks, seed=materials.seed, row=materials.row)
+        rows = {"row": materials.row, "scored": materials.scored, "spare": materials.spare}
+        return StoredSource(store, groups=options.tasks, seed=materials.seed, **rows)
     return drawn(options, materials, options.tasks)
 
 

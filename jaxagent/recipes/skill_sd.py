@@ -82,6 +82,7 @@ def stage(options: SkillSdOptions, materials: Materials) -> Stage:
         needs=_needs(options),
         sampling=materials.sampling,
         update=policy_update(options),
+        lends=off and weights != "current",
         ways=skill_ways(options, source),
         shown={"skills": source.bank.state},
     )

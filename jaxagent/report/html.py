@@ -63,7 +63,7 @@ def write_parts(path: Path, *, title: str, parts: Sequence[str]) -> Path:
         f"<body>{''.join(parts)}</body></html>\n"
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page)
+    path.write_text(page, "utf-8", "replace")  # a lone surrogate, and terminals that speak another encoding
     return path
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from typing import Any
+
+from pydantic import Field, field_validator, model_validator
 
 from jaxagent.records import Record
 
@@ -51,6 +53,19 @@ class RolloutConfig(Record):
     max_lag: int = Field(default=0, ge=0)
     partial: bool = False
     step_seconds: float = Field(default=0.0, ge=0)
+
+    @field_validator("cache_buckets", "query_buckets", "prefill_rows", "decode_rows", mode="before")
+    @classmethod
+    def _one_size(cls, value: Any) -> Any:
+        """One size may stand without brackets, as it does in run folders from before there could be several."""
+        return (value,) if type(value) is int else value
+
+    @property
+    def heating(self) -> str:
+        """The temperature schedule in words; empty without one."""
+        if (schedule := self.temperature_schedule) is None:
+            return ""
+        return f"{self.temperature:g} to {schedule.end:g} over {schedule.iterations} iterations"
 
     @model_validator(mode="after")
     def _fits(self) -> RolloutConfig:

@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 
+from jaxagent.errors import ConfigError
 from jaxagent.rewards.returns import mapped
 from jaxagent.types import Dropped, Group, Metrics, Segment, Trajectory
 
@@ -41,6 +42,15 @@ def fresh(groups: Sequence[Group], handed: Sequence[int], *, max_lag: int) -> li
         return replace(group, trajectories=kept, dropped=group.dropped + dropped)
 
     return [keep(group) for group in groups]
+
+
+def refuse_lending(stage: str, max_lag: int) -> None:
+    """Rollouts that run ahead need the decoder for the policy alone."""
+    if max_lag:
+        raise ConfigError(
+            f"rollout.max_lag={max_lag}, but stage {stage} samples from other weights than the policy's, which the "
+            "decoder cannot hold beside it; set rollout.max_lag to 0"
+        )
 
 
 def lag_metrics(groups: Sequence[Group], handed: Sequence[int]) -> Metrics:

@@ -7,7 +7,7 @@ returns that carry it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jaxagent.credit.group import survivors
 from jaxagent.rewards.returns import mapped
@@ -58,15 +58,27 @@ def halves(groups: Sequence[Group]) -> list[Group]:
 
 def with_deltas(returns: Returns, outcome: Reward) -> Returns:
     """`returns`, and every trajectory of a group with two halves marked with its Delta."""
+    return _Marked(returns, outcome)
 
-    def marked(groups: Sequence[Group]) -> list[Group]:
+
+@dataclass(frozen=True)
+class _Marked:
+    """Closes the returns that it wraps (a judge)."""
+
+    returns: Returns
+    outcome: Reward
+
+    def __call__(self, groups: Sequence[Group]) -> list[Group]:
         out = []
-        for group in returns(groups):
-            delta = delta_of(group, outcome)
+        for group in self.returns(groups):
+            delta = delta_of(group, self.outcome)
             out += [group] if delta is None else mapped([group], lambda t, d=delta: _marked(t, d))
         return out
 
-    return marked
+    def close(self) -> None:
+        close = getattr(self.returns, "close", None)
+        if close is not None:
+            close()
 
 
 def _marked(trajectory: Trajectory, delta: float) -> Trajectory:

@@ -132,7 +132,12 @@ def read_library(path: str) -> Library:
 
 
 def _known(kind: type[Any], entry: Mapping[str, Any]) -> Any:
-    return kind(**{name: str(entry[name]) for name in kind.__dataclass_fields__ if name in entry})
+    """Fields that are null count as absent; numbers are taken as words, nothing else is."""
+    given = {name: entry[name] for name in kind.__dataclass_fields__ if entry.get(name) is not None}
+    for name, value in given.items():
+        if not isinstance(value, (str, int, float)):
+            raise TypeError(f"{name} is a {type(value).__name__}, expected words")
+    return kind(**{name: str(value) for name, value in given.items()})
 
 
 def full_library_text(skills: Sequence[Principle], mistakes: Sequence[Mistake]) -> str:

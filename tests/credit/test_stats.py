@@ -5,8 +5,8 @@ import pytest
 
 from jaxagent.credit.group import group_mean, per_group
 from jaxagent.credit.gvpo import gvpo
-from jaxagent.credit.stats import credit_metrics, group_metrics
-from jaxagent.types import Credited, Group
+from jaxagent.credit.stats import credit_metrics, group_metrics, lost_metrics
+from jaxagent.types import Credited, Dropped, Group
 from tests.made_episodes import make_group, make_step, make_task, make_trajectory
 
 
@@ -32,6 +32,16 @@ def test_credit_metrics_weigh_tokens_and_show_the_drift_of_shaping():
     assert out["adv/zero_frac"] == pytest.approx(0.75)
     assert out["step/fail_rate"] == 0.5
     assert out["step/fail_token_frac"] == 0.25
+
+
+def test_what_the_reward_drops_is_counted_by_its_reason():
+    """Dropped by the rollout already: counted there (rollout/dropped), not again."""
+    early = Dropped("t0", 2, "hang")
+    before = [replace(make_group([1.0, 0.0]), dropped=(early,))]
+    late = (early, Dropped("t0", 0, "unjudged"), Dropped("t0", 1, "unjudged"))
+    after = [replace(before[0], trajectories=(), dropped=late)]
+    assert lost_metrics(before, after) == {"reward/dropped": 2.0, "reward/dropped/unjudged": 2.0}
+    assert lost_metrics(before, before) == {}
 
 
 def test_nothing_to_measure_is_no_crash():

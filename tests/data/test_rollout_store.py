@@ -3,13 +3,14 @@
 import dataclasses
 import json
 from dataclasses import replace
-from enum import Enum
+from enum import Enum, StrEnum
 
 import numpy as np
 import pytest
 
 from jaxagent.data.rollout_codec import decode, encode
 from jaxagent.data.rollout_store import FILE, Origin, RolloutStore, RolloutWriter
+from jaxagent.data.stored import open_store
 from jaxagent.errors import ConfigError, DataError
 from jaxagent.types import (
     Action,
@@ -20,6 +21,7 @@ from jaxagent.types import (
     Prompt,
     Segment,
     Status,
+    StepResult,
     Stop,
     Task,
     ToolCall,
@@ -118,7 +120,7 @@ def test_every_record_and_enum_that_a_group_can_hold_is_known():
     from jaxagent import types
     from jaxagent.data.rollout_codec import ENUMS, RECORDS
 
-    planned = {"Sampling", "SampleKey", "GenerateRequest", "Completion", "StepResult", "Sample", "Batch"}
+    planned = {"Sampling", "SampleKey", "GenerateRequest", "Completion", "Sample", "Batch"}
     records = {name for name, kind in vars(types).items() if dataclasses.is_dataclass(kind)}
     enums = {
         n
@@ -127,6 +129,14 @@ def test_every_record_and_enum_that_a_group_can_hold_is_known():
     }
     assert records - planned == set(RECORDS)
     assert enums == set(ENUMS)
+
+
+def test_what_was_played_before_the_first_message_is_kept():
+    """Chains of tasks (SAGE) define the functions of earlier episodes there."""
+    before = ((Action(text="def f(): ..."), StepResult("ok", reward=0.5, info={"n": 1})),)
+    assert_same(
+        decode(encode(replace(make_trajectory(), before=before))), replace(make_trajectory(), before=before)
+    )
 
 
 def test_credit_of_a_trajectory_is_kept_too():
@@ -150,7 +160,13 @@ def test_tokens_of_a_step_are_not_stored_beside_those_of_its_segment():
     assert_same(decode(both).steps, (step,))
 
 
-@pytest.mark.parametrize("bad", [{"extra": {"x": object()}}, {"extra": {"x": np.array(["a"])}}])
+class Colour(StrEnum):
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    "bad", [{"extra": {"x": value}} for value in (object(), np.array(["a"]), Colour.RED, {1}, b"x")]
+)
 def test_what_cannot_be_stored_is_named(bad):
     with pytest.raises(DataError, match=r"Group\.trajectories\[0\]\.extra\['x'\]"):
         encode(Group(make_task(), (replace(make_trajectory(), **bad),)))
@@ -239,6 +255,16 @@ def test_other_files_and_versions_are_refused(tmp_path):
     path.write_text(json.dumps({"format": "jaxagent rollouts", "version": 2, "origin": {}}) + "\n")
     with pytest.raises(DataError, match="version 2 of the format, this jaxagent reads 1"):
         RolloutStore(path)
+
+
+def test_rollouts_of_changing_temperatures_are_not_trained_on(tmp_path):
+    """Their log-probs are under another temperature every iteration; the run's own says one of them."""
+    writer = RolloutWriter(tmp_path / FILE, replace(ORIGIN, schedule="1.2 to 0.7 over 100 iterations"))
+    writer.write([make_group([1, 0])], iteration=0, stage="rl")
+    writer.close()
+    with pytest.raises(ConfigError, match=r"schedule.*1\.2 to 0\.7 over 100"):
+        open_store(str(tmp_path), ORIGIN)
+    assert len(RolloutStore(tmp_path).groups(0)) == 1
 
 
 def test_rollouts_of_another_model_or_tokenizer_are_refused(tmp_path):

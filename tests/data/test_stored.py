@@ -60,6 +60,8 @@ def test_streams_of_the_trainer_of_that_time_are_left_behind(folder):
 def test_what_cannot_be_trained_on_is_refused_before_training(folder, tmp_path):
     with pytest.raises(DataError, match="has 3 tokens, a training row holds 2"):
         StoredSource(RolloutStore(folder), groups=1, seed=0, row=2)
+    with pytest.raises(DataError, match=r"sampled 2 tokens, a training row scores 1; raise pack\.scored"):
+        StoredSource(RolloutStore(folder), groups=1, seed=0, row=16, scored=1)
     RolloutWriter(tmp_path / "new" / FILE, ORIGIN).close()
     with pytest.raises(DataError, match="holds no trajectory"):
         StoredSource(RolloutStore(tmp_path / "new"), groups=1, seed=0, row=16)
@@ -68,9 +70,9 @@ def test_what_cannot_be_trained_on_is_refused_before_training(folder, tmp_path):
 # --- as an option of a recipe ---------------------------------------------------------------------------------
 
 
-def offline(recipe, folder, *, origin=ORIGIN, **options):
+def offline(recipe, folder, *, origin=ORIGIN, row=64, **options):
     chosen = RECIPES[recipe].options.parse({"rollouts_from": str(folder), "tasks": 2, **options})
-    made = materials(origin=origin)
+    made = materials(origin=origin, row=row, spare=RECIPES[recipe].spare(chosen))
     return with_stored(RECIPES[recipe].stage(chosen, made), chosen, made)
 
 
@@ -92,6 +94,14 @@ def test_log_probs_are_those_of_the_distribution_that_was_sampled_from(folder):
     chosen = RECIPES["gvpo"].options.parse({"rollouts_from": str(folder)})
     made = materials(sampling=Sampling(max_tokens=8, temperature=0.7))
     assert temperature(with_stored(RECIPES["gvpo"].stage(chosen, made), chosen, made)) == 0.7
+
+
+def test_the_rows_of_a_value_function_have_room_for_the_token_behind_a_cut_episode(folder):
+    options = {"bootstrap_truncated": True}
+    offline("ppo", folder, row=4, **options)
+    with pytest.raises(DataError, match="has 3 tokens, and 1 more"):
+        offline("ppo", folder, row=3, **options)
+    offline("ppo", folder, row=3)
 
 
 def test_a_recipe_with_rollouts_of_its_own_is_refused(folder):

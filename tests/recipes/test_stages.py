@@ -15,6 +15,8 @@ from jaxagent.recipes.base import Materials
 from jaxagent.recipes.opd import check_teacher
 from jaxagent.recipes.policy import PolicyOptions
 from jaxagent.recipes.table import RECIPES
+from jaxagent.rollout.settings import RolloutConfig
+from jaxagent.run import check_lag
 from jaxagent.skills.bank import Skill
 from jaxagent.train import credit
 from jaxagent.types import Group, Sampling
@@ -659,3 +661,33 @@ def test_what_an_older_policy_sampled_is_weighted_or_credited_by_the_ratio_in_th
 
     assert float(gradient(-1.0)) == pytest.approx(-1.0)
     assert float(gradient(-0.9)) != pytest.approx(-1.0)
+
+
+def test_weights_that_a_run_ahead_cannot_lend_are_refused_before_a_device_starts():
+    """The decoder holds one network: a teacher of other weights that samples cannot play beside an update."""
+    ahead = RolloutConfig(max_steps=2, max_tokens=4, context=16, max_lag=1)
+    recipe = RECIPES["skill_sd"]
+    for teacher, sampling, refused in (
+        ("frozen", "teacher", True),
+        ("dynamic", "teacher", False),
+        ("frozen", "student", False),
+    ):
+        chosen = recipe.options.parse({"teacher": teacher, "sampling": sampling})
+        stage = recipe.stage(chosen, materials())
+        check_lag(stage, ahead.model_copy(update={"max_lag": 0}))
+        if refused:
+            with pytest.raises(ConfigError, match="stage rl samples from other weights"):
+                check_lag(stage, ahead)
+        else:
+            check_lag(stage, ahead)
+        stage.close()
+
+
+@pytest.mark.parametrize("recipe", [name for name in POLICY if name != "sage"])  # SAGE's return is its own
+def test_a_stage_closes_the_judge_of_its_reward_whatever_stands_around_it(recipe, monkeypatch):
+    closed = []
+    monkeypatch.setattr("jaxagent.rewards.judge.Judge.close", lambda self: closed.append(self))
+    endpoint = {"base_url": "http://127.0.0.1:9/v1", "model": "m"}
+    reward = {"judge": {"models": [endpoint], "rubric": [{"name": "done", "question": "Is it done?"}]}}
+    RECIPES[recipe].stage(RECIPES[recipe].options.parse({"reward": reward}), materials()).close()
+    assert len(closed) == 1

@@ -60,6 +60,17 @@ def test_the_published_layout_is_read_and_written():
     assert again == made
 
 
+def test_a_null_is_a_field_that_is_not_there():
+    """Written as the word None it would stand in every prompt."""
+    library = Library()
+    skill = {"skill_id": "a", "title": "t", "principle": "p", "when_to_apply": None}
+    library.restore({**PUBLISHED, "general_skills": [skill]})
+    assert library.general == [Principle("a", "t", "p", "")]
+    for bad in (None, ["p"], {"a": 1}):
+        with pytest.raises(DataError, match="no skill bank"):
+            library.restore({**PUBLISHED, "general_skills": [skill | {"principle": bad}]})
+
+
 def test_files(tmp_path):
     path = tmp_path / "bank.json"
     path.write_text(json.dumps(PUBLISHED))
