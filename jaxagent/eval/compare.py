@@ -92,6 +92,10 @@ def compare(a: Path, b: Path) -> list[Comparison]:
 
 def read_evaluations(path: Path) -> list[Mapping[str, Any]]:
     """The evaluations of a folder of `jaxagent eval`, or the one in a file of a run's evaluations folder."""
+    if (path / "settings.json").is_file() and not (path / "result.json").exists():
+        raise DataError(
+            f"{path}: this evaluation has not ended; start its command again, it plays what is missing"
+        )
     found = read_json(path / "result.json" if path.is_dir() else path)
     evaluations = found.get("evaluations", [found]) if isinstance(found, dict) else []
     if not isinstance(evaluations, list) or not evaluations or not all(map(_is_evaluation, evaluations)):

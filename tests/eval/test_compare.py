@@ -104,6 +104,10 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
         compare(a, write(tmp_path / "c", {"t9": 1}))
     with pytest.raises(DataError, match="cannot be read"):
         compare(a, tmp_path / "nowhere")
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "settings.json").write_text("{}")
+    with pytest.raises(DataError, match="has not ended; start its command again"):
+        compare(a, tmp_path / "begun")
     (tmp_path / "old.json").write_text(json.dumps({"evaluations": [{"split": "dev"}]}))
     with pytest.raises(DataError, match="holds no task records"):
         compare(a, tmp_path / "old.json")
