@@ -15,11 +15,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from jaxagent.clock import Clock
-from jaxagent.errors import ConfigError, DataError, DivergenceError, JaxagentError
+from jaxagent.errors import EXIT_INCOMPLETE, ConfigError, DataError, DivergenceError, JaxagentError
 from jaxagent.huge_pages import ask_for_huge_pages
 
 ROOT = Path(__file__).parents[1]
-EXIT_INCOMPLETE = 4
 EXIT_INTERRUPTED = 130  # what shells call the end by SIGINT
 GOES_ON = "a run goes on from its newest checkpoint at the same command, an evaluation from its last episode"
 DISK = (

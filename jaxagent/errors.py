@@ -1,5 +1,7 @@
 """The errors that jaxagent raises on purpose. Each message says what came, what was expected, what to do."""
 
+EXIT_INCOMPLETE = 4  # exit code: episodes, or what they need, failed; the same command plays what is missing
+
 
 class JaxagentError(Exception):
     """Root of every error that jaxagent raises on purpose."""

@@ -20,7 +20,7 @@ from jaxagent.console import RunConsole
 from jaxagent.entrants import Entrant, Opened, enter
 from jaxagent.envs.protocol import EnvSpec
 from jaxagent.envs.table import find_env
-from jaxagent.errors import ConfigError
+from jaxagent.errors import EXIT_INCOMPLETE, ConfigError
 from jaxagent.eval.cost import flop_metrics, time_metrics
 from jaxagent.eval.episodes import episode_of
 from jaxagent.eval.ledger import Ledger, check_tasks
@@ -34,7 +34,6 @@ from jaxagent.stage import Rollout
 from jaxagent.types import Group, Sampling, Task, Trajectory
 
 RESULT, EPISODES, OPENED = "result.json", "episodes", "opened.json"
-INCOMPLETE = 4  # exit code: some episodes were dropped; the same command plays them again
 LINES = 10  # of progress for each split and mode
 
 
@@ -55,7 +54,7 @@ class Round:
 
 
 def run_evaluation(config: RunConfig, asked: Asked, out: Path, *, console: RunConsole | None = None) -> int:
-    """Evaluate into the folder `out`; returns the exit code, 0 or INCOMPLETE."""
+    """Evaluate into the folder `out`; returns the exit code, 0 or EXIT_INCOMPLETE."""
     console = console or RunConsole()
     env = find_env(config.env.name, config.env.options)
     splits = tuple(dict.fromkeys(asked.splits or config.eval.splits))
@@ -87,7 +86,7 @@ def run_evaluation(config: RunConfig, asked: Asked, out: Path, *, console: RunCo
             f"INCOMPLETE: {lost} episodes were dropped (see {out / EPISODES}); what is shown is over the others. "
             "Start the same command again to play them"
         )
-    return 0 if complete else INCOMPLETE
+    return 0 if complete else EXIT_INCOMPLETE
 
 
 def _modes(config: RunConfig, asked: Asked) -> list[tuple[Sampling, int]]:

@@ -165,6 +165,13 @@ class Update:
     max_nan: int = 20
 
 
+def close_held(held: object) -> None:
+    """Close what may hold threads or connections (a judge); a plain function has nothing to close."""
+    close = getattr(held, "close", None)
+    if close is not None:
+        close()
+
+
 @dataclass(frozen=True)
 class Stage:
     """One phase of a run. See the module docstring for the flow.
@@ -216,9 +223,7 @@ class Stage:
     def close(self) -> None:
         """End what the source, the reward and the credit hold: threads, connections."""
         for held in (self.source, self.reward, self.credit):
-            close = getattr(held, "close", None)
-            if close is not None:
-                close()
+            close_held(held)
 
     @property
     def rolls_out(self) -> bool:

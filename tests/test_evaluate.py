@@ -14,7 +14,7 @@ import yaml
 
 from jaxagent.cli import main
 from jaxagent.envs.doors import DOORS
-from jaxagent.evaluate import INCOMPLETE
+from jaxagent.errors import EXIT_INCOMPLETE
 from tests.auxlm.chat_server import completion, serving
 from tests.test_config import SMALLEST
 from tests.test_prepare import DOORS as DOORS_RUN
@@ -288,7 +288,7 @@ def test_a_lasting_fault_drops_the_episode_which_is_counted_and_never_zero(
     words = endpoint_words(run_file, server, out)
     if fault is None:
         words[words.index("60")] = "3"
-    assert main(words) == INCOMPLETE
+    assert main(words) == EXIT_INCOMPLETE
     found = result(out)
     metrics = found["evaluations"][0]["metrics"]
     assert not found["complete"]
@@ -308,7 +308,7 @@ def test_a_lasting_fault_drops_the_episode_which_is_counted_and_never_zero(
 def test_a_dead_server_is_one_line_and_what_is_finished_is_kept(tmp_path, run_file, serve, capsys):
     server, out = serve(solver), tmp_path / "out"
     server.close()
-    assert main(endpoint_words(run_file, server, out)) == INCOMPLETE
+    assert main(endpoint_words(run_file, server, out)) == EXIT_INCOMPLETE
     error = capsys.readouterr().err
     assert "stopped: not one of 4 episodes survived: {'endpoint': 4}" in error
     assert "Traceback" not in error

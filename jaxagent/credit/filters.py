@@ -7,12 +7,11 @@ leave the divisor of the loss alone: aggregation with a nominal minibatch is bat
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from jaxagent.credit.group import ZERO_TOLERANCE, returns, survivors, zero_variance
+from jaxagent.credit.group import ZERO_TOLERANCE, returns, survivors, whole_share, zero_variance
 from jaxagent.errors import ConfigError
 from jaxagent.stage import Credit, Filter
 from jaxagent.types import Credited, Group, Trajectory
@@ -126,7 +125,7 @@ def most_varied(credit: Credit, *, share: float = 0.25, rank_by: str = "std") ->
         if not std_P.any():
             return credit(alive)
         best = np.argsort(-std_P if rank_by == "std" else std_P, kind="stable")
-        chosen = set(best[: max(1, math.floor(share * len(alive) + 1e-9))].tolist())
+        chosen = set(best[: max(1, whole_share(share, len(alive)))].tolist())
         return credit([group for index, group in enumerate(alive) if index in chosen])
 
     return keep

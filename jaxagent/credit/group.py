@@ -33,6 +33,11 @@ StepEstimate = Callable[[Sequence[Trajectory]], Iterable[Float[np.ndarray, "..."
 SINGLETON = ("zero", "raw", "drop")
 
 
+def whole_share(share: float | int, n: int) -> int:
+    """The share of n in whole numbers, rounded down: .29 of 100 is 29, though .29 * 100 is 28.999999999999996."""
+    return int(share * n + 1e-9)
+
+
 def survivors(group: Group) -> tuple[Trajectory, ...]:
     """The trajectories that count in a baseline: a cancelled or failed episode never does."""
     return tuple(t for t in group.trajectories if not t.status.dropped)

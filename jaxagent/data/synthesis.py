@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Float
 
+from jaxagent.credit.group import whole_share
 from jaxagent.errors import ConfigError
 from jaxagent.skills.embed import unit_rows
 from jaxagent.skills.retrieve import jaccard
-
-ROUNDING = 1e-9  # .29 x 100 is 28.999999999999996, and means 29
 
 
 def deduplicated(queries: Sequence[str], confidence: Sequence[float], *, threshold: float = 0.8) -> list[int]:
@@ -47,7 +46,7 @@ def synthetic_tasks(tasks: int, share: float) -> int:
     """How many of an iteration's tasks were written by a model: p = (1 - share) p_target + share p_synthetic."""
     if tasks < 0 or not 0 <= share <= 1:
         raise ConfigError(f"tasks={tasks}, share={share}: expected a number of tasks and a share from 0 to 1")
-    return int(share * tasks + ROUNDING)
+    return whole_share(share, tasks)
 
 
 def closest(new_D: Float[np.ndarray, "D"], pool_ND: Float[np.ndarray, "N D"]) -> float:

@@ -22,7 +22,7 @@ from jaxtyping import Float
 
 from jaxagent.errors import DataError
 from jaxagent.eval.intervals import LEVEL, blocks, bootstrap
-from jaxagent.eval.settings import read_json
+from jaxagent.eval.settings import SETTINGS, read_json
 
 Record = Mapping[str, Any]  # a TaskRecord as JSON
 FLIPS = 10_000
@@ -92,7 +92,7 @@ def compare(a: Path, b: Path) -> list[Comparison]:
 
 def read_evaluations(path: Path) -> list[Mapping[str, Any]]:
     """The evaluations of a folder of `jaxagent eval`, or the one in a file of a run's evaluations folder."""
-    if (path / "settings.json").is_file() and not (path / "result.json").exists():
+    if (path / SETTINGS).is_file() and not (path / "result.json").exists():
         raise DataError(
             f"{path}: this evaluation has not ended; start its command again, it plays what is missing"
         )

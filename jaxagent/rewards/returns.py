@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float
 
-from jaxagent.stage import Returns, Reward
+from jaxagent.stage import Returns, Reward, close_held
 from jaxagent.types import Group, Trajectory
 
 PARTS = "reward_parts"  # key of `Trajectory.extra`: what a return is the sum of, by name
@@ -40,9 +40,7 @@ class Changed:
         return mapped(self.returns(mapped(groups, self.before)), self.after)
 
     def close(self) -> None:
-        close = getattr(self.returns, "close", None)
-        if close is not None:
-            close()
+        close_held(self.returns)
 
 
 def each(reward: Reward) -> Returns:

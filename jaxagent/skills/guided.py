@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from jaxagent.auxlm.background import Background
 from jaxagent.batch.boost import BOOST
-from jaxagent.credit.group import survivors
+from jaxagent.credit.group import survivors, whole_share
 from jaxagent.data.iteration import InFlight
 from jaxagent.errors import ConfigError
 from jaxagent.plan import Plan
@@ -31,7 +31,6 @@ from jaxagent.stage import Source
 from jaxagent.types import Group, Metrics, Prompt, Task, Trajectory
 
 GUIDED, PLAIN = "guided", "plain"  # labels of the plans of a group
-ROUNDING = 1e-9  # .29 x 100 is 28.999999999999996, and means 29
 Rounding = Literal["floor", "round"]
 
 
@@ -39,7 +38,7 @@ def guided_rollouts(n: int, eta: float, rounding: Rounding = "floor") -> int:
     """How many of n rollouts are guided. eta .6 of 8: 4, and 5 with the code's rounding (half to even: 4.5 -> 4)."""
     if n < 0 or not 0 <= eta <= 1:
         raise ConfigError(f"eta={eta} of {n} rollouts; expected a share from 0 to 1")
-    return round(eta * n) if rounding == "round" else int(eta * n + ROUNDING)
+    return round(eta * n) if rounding == "round" else whole_share(eta, n)
 
 
 def guided(trajectory: Trajectory) -> bool:
@@ -55,7 +54,7 @@ def reopened(groups: Sequence[Group], renderer: Renderer, *, keep_share: float =
     out = []
     for group in groups:
         members = [t for t in group.trajectories if guided(t)]
-        kept = {id(t) for t in members[: int(keep_share * len(members) + ROUNDING)]}
+        kept = {id(t) for t in members[: whole_share(keep_share, len(members))]}
         out += mapped(
             [group],
             lambda t, kept=kept: _stripped(t, renderer) if guided(t) and id(t) not in kept else t,

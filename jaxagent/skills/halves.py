@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from jaxagent.credit.group import survivors
 from jaxagent.rewards.returns import mapped
-from jaxagent.stage import Returns, Reward
+from jaxagent.stage import Returns, Reward, close_held
 from jaxagent.types import Group, Trajectory
 
 # Labels of the halves; that of the skill half goes on with its skill: "skill:s3"
@@ -76,9 +76,7 @@ class _Marked:
         return out
 
     def close(self) -> None:
-        close = getattr(self.returns, "close", None)
-        if close is not None:
-            close()
+        close_held(self.returns)
 
 
 def _marked(trajectory: Trajectory, delta: float) -> Trajectory:
