@@ -97,13 +97,14 @@ def compare_turns(args: argparse.Namespace) -> list[str]:
         "obs": 32,
     }
     rows = []
+    flags["eos-every"] = args.eos_every
     ours = run(sys.executable, HERE / "decode_ours.py", {**flags, "agent": True}, args.core)
     rows.append(
         f"| jaxagent | {ours['cold_tok_s']:.1f} | {ours['warm_tok_s']:.1f} | {ours['compilations']} | | |"
     )
     if args.tunix_python:
         program = args.bench_dir / "bench_tunix_multiturn.py"
-        theirs = run(args.tunix_python, program, {**flags, "eos-every": args.eos_every}, args.core)
+        theirs = run(args.tunix_python, program, flags, args.core)
         speed = theirs["generated_tok_s"]  # its learner steps and the compilations of each new shape included
         cold, warm = ours["cold_tok_s"] / speed, ours["warm_tok_s"] / speed
         rows.append(f"| tunix | {speed} | | {theirs['compiles_total']} | {cold:.0f} | {warm:.0f} |")
@@ -131,7 +132,7 @@ def main() -> None:
     parser.add_argument("--iters", type=int, default=1)
     parser.add_argument("--core", default="1", help="core to pin to")
     parser.add_argument("--turns-too", action="store_true", help="also the 4-turn agent")
-    parser.add_argument("--eos-every", type=int, default=0)
+    parser.add_argument("--eos-every", type=int, default=0, help="the agent's turns end early, mean length")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     lines = [

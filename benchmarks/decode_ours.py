@@ -24,7 +24,7 @@ def arguments() -> argparse.Namespace:
     for name, value in {
         "layers": 4, "hidden": 256, "ffn": 768, "heads": 4, "kv-heads": 2, "head-dim": 64, "vocab": 32_000,
         "batch": 8, "prompt": 256, "new": 128, "iters": 3, "turns": 4, "group": 4, "groups": 2, "obs": 32,
-        "tokens": 16,
+        "tokens": 16, "eos-every": 0,
     }.items():  # fmt: skip
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--agent", action="store_true", help="the multi-turn agent instead of single calls")
@@ -90,15 +90,22 @@ def single_calls(args: argparse.Namespace) -> dict:
 
 
 async def rollout(engine: Engine, args: argparse.Namespace, step: int) -> int:
-    """Groups of episodes; every turn's observation is the same for all members. Returns tokens generated."""
+    """Groups of episodes; every turn's observation is the same for all members. Returns tokens generated.
+
+    With `--eos-every n` a turn ends after each token with probability 1 / n, as with the peer's many end ids, and an
+    episode's turns share the tokens that full turns would have.
+    """
 
     async def episode(group: int, member: int) -> int:
-        rng = np.random.default_rng([step, group])
-        name, tokens = f"{step}.{group}.{member}", 0
+        rng, own = np.random.default_rng([step, group]), np.random.default_rng([step, group, member])
+        name, tokens, left = f"{step}.{group}.{member}", 0, args.turns * args.new
         ids = rng.integers(5, args.vocab - 5, args.prompt).astype(np.int32)
         for turn in range(args.turns):
-            done = await engine(request(name, ids, member, turn, args.new, args.top_p))
-            tokens += len(done.ids_T)
+            limit = min(left, int(own.geometric(1 / args.eos_every))) if args.eos_every else args.new
+            if limit == 0:
+                break
+            done = await engine(request(name, ids, member, turn, limit, args.top_p))
+            tokens, left = tokens + len(done.ids_T), left - len(done.ids_T)
             observation = rng.integers(5, args.vocab - 5, args.obs).astype(np.int32)
             ids = np.concatenate([ids, done.ids_T, observation])
         await engine.release(name)
