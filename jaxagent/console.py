@@ -1,7 +1,7 @@
-"""What a person sees while a run goes on: progress with rates and an ETA, and one line an iteration.
+"""What a person sees while a run goes on: progress with rates and an ETA, and lines of an iteration's numbers.
 
-On a terminal the bar is live (rich) and lines scroll above it; anywhere else there are plain lines, one an
-iteration, with the same numbers. The record is metrics.py's; nothing is stored here.
+On a terminal the bar is live (rich) and lines scroll above it; anywhere else there are plain lines with the same
+numbers. Iterations of less than `PAUSE` seconds share a line. The record is metrics.py's; nothing is stored here.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from jaxagent.metrics import lookup
+
+PAUSE = 2.0  # seconds between two lines, unless an iteration has something to say
 
 # metric (found by `lookup`) -> (label, format); a line shows those that the iteration has, in this order.
 Columns = Mapping[str, tuple[str, str]]
@@ -50,6 +52,8 @@ class RunConsole:
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._name, self._total, self._done = "", 0, 0
+        self._spoke = -PAUSE  # when the last line was printed
+        self._compiling = True  # the ticks begin with an iteration that compiles
 
     def start(self, name: str, total: int, *, done: int = 0) -> None:
         """Begin a stage of `total` iterations, `done` of which are behind (a resumed run)."""
@@ -57,6 +61,7 @@ class RunConsole:
         self._name, self._total, self._done = name, total, done
         self._ticks.clear()
         self._ticks.append((self._clock(), done))
+        self._spoke, self._compiling = -PAUSE, True
         if self._console.is_terminal:
             self._progress = Progress(
                 TextColumn("{task.description}"),
@@ -70,15 +75,20 @@ class RunConsole:
             self._progress.start()
 
     def iteration(self, number: int, metrics: Mapping[str, float], *, note: str = "") -> None:
-        """One finished iteration; `number` counts from 1."""
+        """One finished iteration; `number` counts from 1. A stage's first and last always get their line."""
         self._done = number
-        self._ticks.append((self._clock(), number))
-        line = self._line(number, metrics, note)
+        now = self._clock()
+        if self._compiling and len(self._ticks) > 1:
+            self._ticks.popleft()
+            self._compiling = False
+        self._ticks.append((now, number))
+        live = self._progress is not None and self._task is not None
+        if note or number == self._total or now - self._spoke >= PAUSE:
+            self._spoke = now
+            line = self._line(number, metrics, note)
+            self.message(line if live else f"{line}  {self.rate()}".rstrip())
         if self._progress is not None and self._task is not None:
-            self.message(line)
             self._progress.update(self._task, completed=number, rate=self.rate())
-        else:
-            self.message(f"{line}  {self.rate()}".rstrip())
 
     def message(self, text: str) -> None:
         """A line between iterations: an evaluation, an alarm, a checkpoint."""
@@ -90,13 +100,17 @@ class RunConsole:
         self._progress = self._task = None
 
     def rate(self) -> str:
-        """Speed of the last iterations and what is left at that speed, e.g. "2.2 s/it, 1:06 left"."""
+        """Speed of the last iterations and what is left at that speed, e.g. "2.2 s/it, 1:06 left".
+
+        A stage's first iteration compiles: it counts only until there is another, and what it says is "at most".
+        """
         (then, before), (now, done) = self._ticks[0], self._ticks[-1]
         if done <= before or now <= then:
             return ""
         seconds = (now - then) / (done - before)
         speed = f"{seconds:.1f} s/it" if seconds >= 1 else f"{1 / seconds:.1f} it/s"
-        return f"{speed}, {duration(seconds * max(self._total - done, 0))} left"
+        left = duration(seconds * max(self._total - done, 0))
+        return f"{speed}, {'at most ' if self._compiling else ''}{left} left"
 
     def _line(self, number: int, metrics: Mapping[str, float], note: str) -> str:
         columns = ROLLED_OUT if "rollout/success" in metrics else SUPERVISED

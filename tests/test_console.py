@@ -19,7 +19,7 @@ def test_plain_lines_with_rates_and_eta():
     console.message("alarm: [b] look")
     console.stop()
     assert out.getvalue().splitlines() == [
-        "rl 1/32  reward 0.250  success 50%  saved  2.0 s/it, 1:02 left",
+        "rl 1/32  reward 0.250  success 50%  saved  2.0 s/it, at most 1:02 left",
         "rl 2/32  loss 0.5000  entropy 1.25  2.0 s/it, 1:00 left",
         "alarm: [b] look",
     ]
@@ -30,7 +30,40 @@ def test_a_resumed_stage_counts_only_what_it_did():
     console = RunConsole(Console(file=out), clock=ticking(0.25))
     console.start("rl", 12, done=10)
     console.iteration(11, {})
-    assert out.getvalue() == "rl 11/12  4.0 it/s, 0:00 left\n"
+    console.iteration(12, {})
+    assert out.getvalue().splitlines() == [
+        "rl 11/12  4.0 it/s, at most 0:00 left",
+        "rl 12/12  4.0 it/s, 0:00 left",
+    ]
+
+
+def test_short_iterations_share_a_line_and_what_has_something_to_say_keeps_its_own():
+    out = io.StringIO()
+    console = RunConsole(Console(file=out), clock=ticking(0.5))
+    console.start("sft", 12)
+    for number in range(1, 13):
+        console.iteration(number, {}, note="saved" if number == 3 else "")
+    assert [line.split()[1] for line in out.getvalue().splitlines()] == [
+        "1/12",
+        "3/12",
+        "7/12",
+        "11/12",
+        "12/12",
+    ]
+
+
+def test_a_first_iteration_that_compiles_does_not_slow_the_estimate():
+    out = io.StringIO()
+    times = iter([0.0, 60.0, 62.0, 64.0])
+    console = RunConsole(Console(file=out), clock=lambda: next(times))
+    console.start("rl", 31)
+    for number in (1, 2, 3):
+        console.iteration(number, {})
+    assert [line.split("  ")[1] for line in out.getvalue().splitlines()] == [
+        "60.0 s/it, at most 30:00 left",
+        "2.0 s/it, 0:58 left",
+        "2.0 s/it, 0:56 left",
+    ]
 
 
 def test_a_terminal_gets_the_same_lines_above_a_bar():
