@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from flax import nnx
-from safetensors.numpy import save_file
 
 from jaxagent.errors import ConfigError, DataError, DivergenceError
 from jaxagent.model.critic import without_critic
@@ -23,6 +22,7 @@ from jaxagent.model.hf import MODULES, pieces
 from jaxagent.model.lora import merge_lora
 from jaxagent.model.params import flat
 from jaxagent.model.spec import LoraSpec, ModelSpec
+from jaxagent.model.tensor_files import write_tensors
 
 NAMES = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"}
 TOKENIZER_FILES = (
@@ -93,7 +93,7 @@ def export_adapter(
         "target_modules": [MODULES[target].rsplit(".", 1)[1] for target in lora.targets],
     }
     with _Folder(folder) as partial:
-        save_file(tensors, partial / "adapter_model.safetensors", metadata={"format": "pt"})
+        write_tensors(tensors, partial / "adapter_model.safetensors")
         (partial / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
         if tokenizer is not None:
             copy_tokenizer(tokenizer, partial)
@@ -138,7 +138,7 @@ def _write_shards(folder: Path, tensors: Iterator[tuple[str, np.ndarray]], limit
     total = 0
 
     def flush() -> None:
-        save_file(shard, folder / f"part-{len(shards)}", metadata={"format": "pt"})
+        write_tensors(shard, folder / f"part-{len(shards)}")
         shards.append(list(shard))
         shard.clear()
 

@@ -15,12 +15,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from safetensors.numpy import save_file
-
 from jaxagent.errors import DataError
 from jaxagent.model.gguf.reading import read_gguf
 from jaxagent.model.gguf.tokenizer import build_tokenizer, tokenizer_config
 from jaxagent.model.gguf.weights import hf_config, hf_tensors
+from jaxagent.model.tensor_files import write_tensors
 
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
@@ -51,7 +50,7 @@ def convert(source: str | Path, out: str | Path) -> Path:
     partial = out.with_name(out.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    save_file(dict(hf_tensors(gguf, config)), partial / "model.safetensors", metadata={"format": "pt"})
+    write_tensors(dict(hf_tensors(gguf, config)), partial / "model.safetensors")
     tokenizer.save(str(partial / "tokenizer.json"))
     _write_json(partial / "tokenizer_config.json", tokenizer_config(gguf))
     _write_json(partial / "config.json", config | {"dtype": "float32"})
