@@ -18,6 +18,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 
+from jaxagent.eval.ways import mode_in
 from jaxagent.metrics import read_metrics
 from jaxagent.records import Record
 
@@ -27,7 +28,6 @@ import matplotlib.pyplot as plt
 GOAL, WINDOW = 0.8, 5  # iterations until the mean training success of so many iterations reaches the goal
 SPLITS = ("test_normal", "test_challenge")
 MEASURES = ("exec_fail", "turns", "action_tokens")  # of sampled rollouts on test-normal
-WITH_SKILLS = "+skills"  # ends the name of a mode that shows skills
 # Quantiles 0.975 of Student's t by degrees of freedom: scipy is no dependency.
 T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
@@ -128,7 +128,7 @@ def skills_table(outcomes: Mapping[str, Mapping[int, Outcome]]) -> list[str]:
     lines = ["| method | mode | without skills | with skills |", "|---|---|---|---|"]
     for name, by_seed in outcomes.items():
         for mode in ("greedy", "sampled"):
-            shown = measured(by_seed, SPLITS[0], f"{mode}{WITH_SKILLS}", "tgc")
+            shown = measured(by_seed, SPLITS[0], mode_in(mode, "skills"), "tgc")
             if shown:
                 plain = measured(by_seed, SPLITS[0], mode, "tgc")
                 lines.append(f"| {name} | {mode} | {_cell(plain, 1)} | {_cell(shown, 1)} |")

@@ -19,6 +19,7 @@ from jaxagent.collapse import CollapseGuard
 from jaxagent.collector import Collector
 from jaxagent.console import RunConsole
 from jaxagent.eval.runner import EvalResult, evaluate
+from jaxagent.eval.ways import mode_in
 from jaxagent.evaluations import START, Due, measuring
 from jaxagent.learner import Learner, Network
 from jaxagent.policy import build_engine, build_policy, load_network
@@ -188,21 +189,21 @@ class Runtime:
     # --- evaluation --------------------------------------------------------------------------------------------
 
     def measure(self, due: Due, params: Any, stage: Stage | None) -> None:
-        """Evaluate these parameters: kept for result.json and written to the metrics. Once plainly, then in each
-        way of the stage; "greedy" in the way "skills" is the mode "greedy+skills"."""
+        """Evaluate these parameters, plainly and in each way of the stage: kept for result.json and written to the
+        metrics."""
         self.weights.load(params)
         self.clock.lap("hand_off")
         self.clock.take(self.state.name or START)
         plain = measuring(self.collector.rollouts, self.config)
         ways = {"": plain}
         if stage is not None:
-            ways |= {f"+{name}": way(plain) for name, way in stage.ways.items()}
+            ways |= {name: way(plain) for name, way in stage.ways.items()}
         for split in due.splits:
             for sampling in self.evaluations.modes():
-                for name, rollout in ways.items():
+                for way, rollout in ways.items():
                     result = self._evaluate(split, sampling, rollout)
                     self.clock.lap(EVALUATION)
-                    self._keep(due.when, replace(result, mode=result.mode + name))
+                    self._keep(due.when, replace(result, mode=mode_in(result.mode, way)))
 
     def _measure_within(self, due: Due, stage: Stage) -> None:
         """Evaluate the policy of a stage that goes on; the monitor sees it."""

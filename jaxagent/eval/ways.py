@@ -11,6 +11,11 @@ from jaxagent.stage import Opening, Rollout, Way
 from jaxagent.types import Group, Sampling
 
 
+def mode_in(mode: str, way: str = "") -> str:
+    """The mode's name in a way of the stage: "greedy" in the way "skills" is "greedy+skills"."""
+    return f"{mode}+{way}" if way else mode
+
+
 def opened_by(opening: Opening) -> Way:
     """The same plans, every episode opened by `opening`."""
 

@@ -19,6 +19,7 @@ from jaxagent.types import Metrics
 
 GRADIENT, HACKING, FALL = "grad_norm", "reward_hacking", "reward_collapse"
 NORMS = 50  # gradient norms that are remembered
+QUIET = 10  # iterations; what comes back sooner is no news
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class _Found:
 
 
 class Monitor:
-    """An alarm sounds once, until it is over."""
+    """An alarm is told once; again only after it was over for more than QUIET iterations."""
 
     def __init__(self, config: AlarmConfig | None = None):
         self.config = config or AlarmConfig()
@@ -60,6 +61,7 @@ class Monitor:
         # Of the evaluations: (mean return in training, held-out success).
         self._curve: list[tuple[float, float]] = []
         self._since: dict[str, int] = {}  # alarms that sound
+        self._heard: dict[str, int] = {}  # the last iteration in which each alarm sounded
         self._acted: set[str] = set()
 
     def check(self, metrics: Metrics) -> list[Alarm]:
@@ -132,6 +134,7 @@ class Monitor:
             "trained": list(self._trained),
             "curve": [list(point) for point in self._curve],
             "since": dict(self._since),
+            "heard": dict(self._heard),
             "acted": sorted(self._acted),
         }
 
@@ -143,20 +146,22 @@ class Monitor:
         )
         self._best = -math.inf if state["best"] is None else float(state["best"])
         self._curve = [(point[0], point[1]) for point in state["curve"]]
-        self._acted = set(state["acted"])
+        self._heard, self._acted = dict(state.get("heard", {})), set(state["acted"])
 
     def _on(self, name: str) -> bool:
         return self._threshold[name] is not None
 
     def _sound(self, found: Mapping[str, _Found | None], *, keep: set[str]) -> list[Alarm]:
-        """The new ones of what was found; alarms that were not found are over, unless kept."""
+        """What is news of what was found; alarms that were not found are over, unless kept."""
         off = {name: item for name, item in found.items() if item is not None}
         new = [name for name in off if name not in self._since]
         over = self._since.keys() - off.keys() - keep
         self._since = {name: begun for name, begun in self._since.items() if name not in over}
         self._acted -= over
         self._since |= {name: max(self._number - off[name].begun, 1) for name in new}
-        return [Alarm(name, _words(off[name], self._since[name]), self._since[name]) for name in new]
+        news = [name for name in new if self._number - self._heard.get(name, -QUIET - 1) > QUIET]
+        self._heard |= dict.fromkeys(self._since, self._number)
+        return [Alarm(name, _words(off[name], self._since[name]), self._since[name]) for name in news]
 
     def _rule(self, name: str, rule: Rule, metrics: Metrics) -> _Found | None:
         value = next((v for metric in rule.metrics if (v := lookup(metrics, metric)) is not None), None)

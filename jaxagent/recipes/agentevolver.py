@@ -11,7 +11,7 @@ boosting. The third mechanism, tasks that a model writes, is not part of this.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -160,14 +160,13 @@ class AgentEvolverOptions(PolicyOptions):
 def plain_stage(options: AgentEvolverOptions, materials: Materials) -> Stage:
     """Everything but the boost."""
     source = IterationOf(task_source(options, materials))
-    guided = options.navigating.over(source, materials) if options.navigating else None
-    asked = options.attribution
+    asked, navigating = options.attribution, options.navigating
     terms = {PG: Term(clipped_pg(options.clip_low, options.clip_high), token_mean)}
     if options.kl_coef:
         terms["kl"] = Term(kl("k3"), token_mean, options.kl_coef)
-    return Stage(
+    plain = Stage(
         name=materials.name,
-        source=guided or source,
+        source=source,
         iterations=options.iterations,
         reward=returns_of(options.reward),
         credit=Attribution(
@@ -180,22 +179,22 @@ def plain_stage(options: AgentEvolverOptions, materials: Materials) -> Stage:
         needs=(("old",) if options.scores_old else ()) + (("reference",) if options.kl_coef else ()),
         sampling=materials.sampling,
         update=policy_update(options),
-        **_navigated(guided, options, materials),
     )
+    if navigating is None:
+        return plain
+    guided = navigating.over(source, materials)
+    return _navigated(plain, guided, keep_share=navigating.keep_share, materials=materials)
 
 
-def _navigated(
-    guided: GuidedSource | None, options: AgentEvolverOptions, materials: Materials
-) -> Mapping[str, Any]:
-    """What the stage has more with rollouts that are guided."""
-    if guided is None or options.navigating is None:
-        return {}
-    strip = partial(reopened, renderer=materials.renderer, keep_share=options.navigating.keep_share)
-    return {
-        "reopen": strip,
-        "ways": {"experiences": opened_by(guided.opening)},
-        "shown": {"experiences": guided.pool.state},
-    }
+def _navigated(stage: Stage, guided: GuidedSource, *, keep_share: float, materials: Materials) -> Stage:
+    """With rollouts that experiences guide: stripped before they are scored; evaluations are repeated with them."""
+    return replace(
+        stage,
+        source=guided,
+        reopen=partial(reopened, renderer=materials.renderer, keep_share=keep_share),
+        ways={"experiences": opened_by(guided.opening)},
+        shown={"experiences": guided.pool.state},
+    )
 
 
 PLAIN = policy_recipe(AgentEvolverOptions, plain_stage)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxagent.monitors.monitor import Monitor
+from jaxagent.monitors.monitor import QUIET, Monitor
 from jaxagent.monitors.rules import RULES
 from jaxagent.monitors.settings import AlarmConfig, AlarmThresholds
 
@@ -136,7 +136,9 @@ def test_reward_hacking_sounds_once_and_can_be_switched_off():
 def test_an_alarm_sounds_once_until_it_is_over():
     monitor = Monitor()
     bad, good = {"rollout/truncated": 0.4}, {"rollout/truncated": 0.1}
-    assert [len(monitor.check(m)) for m in (bad, bad, good, bad)] == [1, 0, 0, 1]
+    assert [len(monitor.check(m)) for m in (bad, bad, good, bad)] == [1, 0, 0, 0]
+    assert monitor.sounding == 1  # though it is no news
+    assert [len(monitor.check(m)) for m in [good] * QUIET + [bad, bad]] == [0] * QUIET + [1, 0]
 
 
 def test_words_say_what_since_when_why_and_what_to_try():
