@@ -73,6 +73,11 @@ def read_methods(text: str) -> list[Method]:
         if not isinstance(values, dict):
             raise ConfigError(f"--methods {word!r}: expected options as {{name: value, …}}")
         recipe = find_recipe(name.strip())
+        if not recipe.rolls_out:
+            known = ", ".join(sorted(method.label for method in every_method()))
+            raise ConfigError(
+                f"--methods {name.strip()}: it credits nothing, having no rollouts of its own; expected of {known}"
+            )
         recipe.options.parse(values, f"--methods {name.strip()}")
         methods.append(Method(word, recipe, values))
     if len({method.label for method in methods}) < len(methods):

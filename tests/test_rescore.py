@@ -115,6 +115,7 @@ def test_a_group_without_survivors_and_an_episode_without_steps_are_no_obstacle(
         ("gvpo{b}x", "not YAML"),
         (" , ", "names no method"),
         ("loop,loop", "names one method twice"),
+        ("loop,sft", "sft: it credits nothing"),
     ],
 )
 def test_bad_methods_are_refused(text, message):

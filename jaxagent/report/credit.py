@@ -62,6 +62,9 @@ def report_credit(
     if chosen not in store.iterations:
         raise DataError(f"iteration {chosen} is not in {store.path}; stored: {_spans(store.iterations)}")
     scored = rescore(store.groups(chosen), methods, reward)
+    if not scored.methods:
+        reasons = "; ".join(f"{label}: {reason}" for label, reason in scored.failed.items())
+        raise DataError(f"{store.path}: no method that was asked for can be computed from it: {reasons}")
     scored = scored if task is None else only(scored, task)
     episodes = sum(len(group.trajectories) for group in scored.groups)
     stage = next(entry.stage for entry in store.entries if entry.iteration == chosen)
@@ -80,8 +83,6 @@ def report_credit(
 def write_credit_page(scored: Rescored, path: Path, *, title: str, about: str) -> Path:
     """The page; the most disputed groups come first, and no more than SHOWN of them."""
     parts = [_STYLE, f"<h1>{escape(title)}</h1>", f"<p>{escape(about)}</p>"]
-    if not scored.methods:
-        return write_parts(path, title=title, parts=[*parts, _notes(scored)])
     with tempfile.TemporaryDirectory() as folder:
         parts += [picture(credit_chart(scored, Path(folder) / "credit.png"))]
     parts += [table(SUMMARY_HEAD, summary_rows(scored)), _notes(scored)]
@@ -116,8 +117,7 @@ def show_credit(scored: Rescored, console: Console) -> None:
     r_MM = correlations(scored.advantage_XM)
     for place, (method, up, _, down, size, _, *means) in enumerate(summary_rows(scored)):
         made.add_row(method, up, down, size, *means, signed(float(r_MM[place, 0])))
-    if scored.methods:
-        console.print(made)
+    console.print(made)
     for method, reason in scored.failed.items():
         console.print(f"{method}: {reason}", markup=False, soft_wrap=True)
 
