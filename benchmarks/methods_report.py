@@ -1,7 +1,8 @@
 """What benchmarks/methods.py shows: a table with intervals over seeds, the claims, two pictures.
 
 In: finished run folders. Out: table.md, results.json, methods.png (success by method), curves.png (training success).
-Intervals are Student's t over seeds at 95 %; a claim compares the seeds in pairs.
+Intervals are Student's t over seeds at 95 %. A claim compares the seeds in pairs: it holds, or does not, if the one-sided
+95 % interval of the difference excludes 0.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import matplotlib
@@ -28,12 +29,17 @@ import matplotlib.pyplot as plt
 GOAL, WINDOW = 0.8, 5  # iterations until the mean training success of so many iterations reaches the goal
 SPLITS = ("test_normal", "test_challenge")
 MEASURES = ("exec_fail", "turns", "action_tokens")  # of sampled rollouts on test-normal
-# Quantiles 0.975 of Student's t by degrees of freedom: scipy is no dependency.
+BEFORE = ", warm start"  # ends the name of a method whose own warm start is meant
+# Quantiles 0.975 and 0.95 of Student's t by degrees of freedom: scipy is no dependency.
 T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+T95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)
 
 
 class Claim(Record):
-    """`better` has more of `measure` than `worse` (less, with `lower`), sampled on `split`; tgc is in percent."""
+    """`better` has more of `measure` than `worse` (less, with `lower`), sampled on `split`; tgc is in percent.
+
+    "NAME, warm start" is a method before its last stage, where it has a warm start of its own.
+    """
 
     name: str
     says: str
@@ -46,8 +52,9 @@ class Claim(Record):
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run: measures by "split/mode", training success by iteration, CPU seconds."""
+    """One run: measures by "split/mode" before and after its last stage, training success by iteration, CPU seconds."""
 
+    before: Mapping[str, Mapping[str, float]]
     after: Mapping[str, Mapping[str, float]]
     success: Sequence[float]
     cpu_seconds: float
@@ -68,16 +75,16 @@ def read_outcome(folder: Path) -> Outcome:
     played = [record for record in records if "rollout/success" in record]
     # Of the last stage: before it only a value head may have learnt.
     success = [record["rollout/success"] for record in played if record["stage"] == played[-1]["stage"]]
-    return Outcome(result["after"], success, result["cpu_seconds"])
+    return Outcome(result["before"], result["after"], success, result["cpu_seconds"])
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
+def interval(values: Sequence[float], quantiles: Sequence[float] = T975) -> tuple[float, float]:
     """Mean and half width; the width is infinite for one seed."""
     n = len(values)
     mean = float(np.mean(values))
     if n < 2:
         return mean, math.inf
-    t = T975[min(n - 2, len(T975) - 1)]
+    t = quantiles[min(n - 2, len(quantiles) - 1)]
     return mean, t * float(np.std(values, ddof=1)) / math.sqrt(n)
 
 
@@ -89,19 +96,23 @@ def measured(outcomes: Mapping[int, Outcome], split: str, mode: str, measure: st
 
 def verdict(claim: Claim, outcomes: Mapping[str, Mapping[int, Outcome]]) -> str:
     """Holds, does not hold, or is undecided: the paired difference over seeds and its interval."""
-    if claim.better not in outcomes or claim.worse not in outcomes:
+    runs = [_named(outcomes, name) for name in (claim.better, claim.worse)]
+    if not all(runs):
         return "not run"
-    high, low = (
-        measured(outcomes[name], claim.split, "sampled", claim.measure)
-        for name in (claim.better, claim.worse)
-    )
+    high, low = (measured(by_seed, claim.split, "sampled", claim.measure) for by_seed in runs)
     sign = -1.0 if claim.lower else 1.0
     pairs = [sign * (high[seed] - low[seed]) for seed in high if seed in low]
     if not pairs:
         return "not measured"
-    mean, half = interval(pairs)
+    mean, half = interval(pairs, T95)
     word = "holds" if mean - half > 0 else "does not hold" if mean + half < 0 else "undecided"
     return f"{word}: {sign * mean:+.3g} ± {half:.2g} over {len(pairs)} seeds"
+
+
+def _named(outcomes: Mapping[str, Mapping[int, Outcome]], name: str) -> Mapping[int, Outcome]:
+    """The runs of a method by seed, empty without any; of its warm start, as if it had ended there."""
+    found = outcomes.get(name.removesuffix(BEFORE), {})
+    return {seed: replace(o, after=o.before) for seed, o in found.items()} if name.endswith(BEFORE) else found
 
 
 def table(outcomes: Mapping[str, Mapping[int, Outcome]]) -> list[str]:
