@@ -111,14 +111,15 @@ class Evaluations:
         return found[-1]["metrics"]["tgc"] / 100 if found and "tgc" in found[-1]["metrics"] else None
 
     def outcome(self) -> dict[str, Any]:
-        """For result.json. "before" is the first full evaluation of the run, "after" the last."""
-        moments = [item["when"] for item in self.made if ":" not in item["when"]]
+        """For result.json. "before" is the first full evaluation of the run, empty if there was but one; "after" the
+        last."""
+        moments = list(dict.fromkeys(item["when"] for item in self.made if ":" not in item["when"]))
 
         def at(when: str) -> Mapping[str, Any]:
             return {f"{e['split']}/{e['mode']}": e["metrics"] for e in self.made if e["when"] == when}
 
         return {
-            "before": at(moments[0]) if moments else {},
+            "before": at(moments[0]) if len(moments) > 1 else {},
             "after": at(moments[-1]) if moments else {},
             "evaluations": self.made,
         }
