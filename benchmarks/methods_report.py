@@ -1,8 +1,8 @@
 """What benchmarks/methods.py shows: a table with intervals over seeds, the claims, two pictures.
 
 In: finished run folders. Out: table.md, results.json, methods.png (success by method), curves.png (training success).
-Intervals are Student's t over seeds at 95 %. A claim compares the seeds in pairs: it holds, or does not, if the one-sided
-95 % interval of the difference excludes 0.
+Intervals are Student's t over seeds at 95 %. A claim compares the seeds in pairs: it holds, or does
+not, if the one-sided 95 % interval of the difference excludes 0.
 """
 
 from __future__ import annotations
