@@ -89,8 +89,8 @@ def compare_turns(args: argparse.Namespace) -> list[str]:
     flags = {
         **SHAPE,
         "vocab": 32_000,
-        "prompt": 64,
-        "new": 32,
+        "prompt": args.prompt,
+        "new": args.new,
         "turns": 4,
         "group": 4,
         "groups": 2,
