@@ -1,7 +1,7 @@
 """Methods side by side on the embedded world: one warm start a seed, then every method from the same weights.
 
     python benchmarks/methods.py [STUDY.yaml] [--out runs/methods] [--seeds 0 1 2 3 4] [--methods GRPO GVPO ...]
-                                 [--jobs 2] [key=value ...]
+                                 [--cores 0 1] [key=value ...]
 
 STUDY.yaml (configs/studies/methods.yaml) names the methods' run files, what they share and the claims to test. Each
 run is a process of its own on one core; what has ended is not run again, so the command may be stopped and repeated.
@@ -93,14 +93,14 @@ def slug(name: str) -> str:
     return "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-")
 
 
-def run_all(jobs: list[Job], *, parallel: int) -> None:
-    """Run what has not ended; failures are told and left out, so that one does not end the study."""
-    cores: Queue[int] = Queue()
-    for core in range(parallel):
-        cores.put(core)
+def run_all(jobs: list[Job], cores: list[int]) -> None:
+    """Run what has not ended, one run a core; failures are told and left out, so that one does not end the study."""
+    free: Queue[int] = Queue()
+    for core in cores:
+        free.put(core)
 
     def run(job: Job) -> None:
-        core = cores.get()
+        core = free.get()
         try:
             job.folder.parent.mkdir(parents=True, exist_ok=True)
             file = job.folder.parent / f"{job.folder.name}.yaml"
@@ -111,9 +111,9 @@ def run_all(jobs: list[Job], *, parallel: int) -> None:
                 code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=env).returncode
             print(f"{job.folder}: {'ended' if job.done else f'FAILED with {code}, see its .log'}", flush=True)
         finally:
-            cores.put(core)
+            free.put(core)
 
-    with ThreadPoolExecutor(parallel) as pool:
+    with ThreadPoolExecutor(len(cores)) as pool:
         list(pool.map(run, [job for job in jobs if not job.done]))
 
 
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/methods"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--methods", nargs="+", help="names of the study file; all without it")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--cores", type=int, nargs="+", default=sorted(os.sched_getaffinity(0)))
     parser.add_argument("--report-only", action="store_true", help="run nothing, read what has ended")
     args, overrides = parser.parse_known_args()
     study = Study.parse(read_yaml(args.study), str(args.study))
@@ -135,11 +135,11 @@ def main() -> None:
         known = ", ".join(method.name for method in study.methods)
         parser.error(f"no method of the study is named {' or '.join(args.methods)}; known: {known}")
     if not args.report_only:
-        run_all([warm_job(study, home, out, seed) for seed in args.seeds], parallel=args.jobs)
+        run_all([warm_job(study, home, out, seed) for seed in args.seeds], args.cores)
     outcomes: dict[str, dict[int, Outcome]] = {}
     jobs = {(m.name, s): method_job(study, m, home, out, s, overrides) for s in args.seeds for m in chosen}
     if not args.report_only:
-        run_all(list(jobs.values()), parallel=args.jobs)
+        run_all(list(jobs.values()), args.cores)
     for (name, seed), job in jobs.items():
         if job.done:
             outcomes.setdefault(name, {})[seed] = read_outcome(job.folder)
