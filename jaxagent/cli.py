@@ -72,9 +72,6 @@ def _check(parsed: argparse.Namespace) -> int:
 
     path, overrides = _run_file(parsed)
     prepared = prepare(read_run(path, overrides))
-    print(
-        f"{path}: all that it names is there; building its stages, playing demonstrations …", file=sys.stderr
-    )
     for stage in build_stages(prepared):
         stage.close()
     print(f"{path}: fits. {prepared.summary}")

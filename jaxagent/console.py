@@ -6,6 +6,7 @@ numbers. Iterations of less than `PAUSE` seconds share a line. The record is met
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -120,6 +121,11 @@ class RunConsole:
             if (value := lookup(metrics, name)) is not None
         ]
         return "  ".join([f"{self._name} {number}/{self._total}", *shown, *([note] if note else [])])
+
+
+def tell(text: str) -> None:
+    """What takes its time before a run has a console of its own; to stderr."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def duration(seconds: float) -> str:

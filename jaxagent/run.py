@@ -21,6 +21,7 @@ from typing import Any
 from jaxagent.chat.tokenizer import HUB_PREFIX
 from jaxagent.clock import Clock
 from jaxagent.config import MeshConfig, RunConfig
+from jaxagent.console import tell
 from jaxagent.errors import ConfigError, DataError
 from jaxagent.folder_lock import LOCK, locked
 from jaxagent.model_source import TRAINED
@@ -112,6 +113,7 @@ def build_stages(prepared: Prepared) -> list[Stage]:
             groups.append(Group(task, (tokens(played, prepared.env, prepared.renderer, number),)))
         return groups
 
+    tell("building the stages: demonstrations that they need are played …")
     stages, origin = [], prepared.origin
     for index, entry in enumerate(prepared.entries):
         materials = Materials(

@@ -59,8 +59,8 @@ def load_ranking(folder: Path) -> Ranking:
     return Ranking(load_bm25s().BM25.load(folder, mmap=True, show_progress=False))
 
 
-def load_bm25s() -> ModuleType:
-    """Import bm25s without jax.
+def load_bm25s(install: str = "pip install 'jaxagent[search]' (or bm25s)") -> ModuleType:
+    """Import bm25s without jax; `install` is the command that gets it.
 
     Where jax is installed, `import bm25s` runs a jax program to try its top-k: that would start the device in an
     environment worker, or in the trainer before its checks are done. bm25s takes numpy where jax cannot be imported.
@@ -68,7 +68,7 @@ def load_bm25s() -> ModuleType:
     if "bm25s" in sys.modules:
         return sys.modules["bm25s"]
     with _hiding, _hidden("jax", "jax.lax"):
-        return need("bm25s", install="pip install 'jaxagent[search]' (or bm25s)")
+        return need("bm25s", install=install)
 
 
 @contextmanager

@@ -45,7 +45,8 @@ def evaluation_rows(result: Result) -> tuple[list[str], dict[tuple[str, str], di
 def final_table(result: Result) -> Table:
     """TGC [95 % interval] and SGC for every split, mode and moment, and the change in TGC from first to last."""
     moments, rows = evaluation_rows(result)
-    table = Table(title="Tasks solved, TGC [95 % interval] / scenarios solved, SGC (percent)")
+    solved = "Tasks solved, TGC [95 % interval] / scenarios solved, SGC (percent)"
+    table = Table(title=solved if rows else "No evaluation was asked for")
     for name in ("split", "mode"):
         table.add_column(name)
     for name in ("tasks", *moments, "change"):
@@ -75,8 +76,8 @@ def summary(result: Result) -> str:
     forms = {
         "minutes": "{:.1f} minutes",
         "cpu_seconds": "{:.0f} CPU-seconds",
-        "iterations": "{} iterations",
-        "compilations": "{} compilations",
+        "iterations": "iterations: {}",
+        "compilations": "compilations: {}",
         "compile_seconds": "compiling {:.0f} s",
         "seed": "seed {}",
         "commit": "commit {}",

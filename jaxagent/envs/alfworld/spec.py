@@ -118,8 +118,9 @@ def _folder(options: AlfworldOptions) -> Path:
         variable=VARIABLE,
         what="the games of ALFWorld",
         fetch=(
-            "Fetch them with `pip install alfworld` and `alfworld-download`, then name the folder that holds "
-            "json_2.1.1; or set env.options.games=generated for small games that need no download."
+            f"Fetch them with `pip install alfworld` and `alfworld-download` (into {DEFAULT_DATA}, which is found), or "
+            "name the folder that holds json_2.1.1; or set env.options.games=generated for small games that need no "
+            "download."
         ),
     )
     folder = data_folder(root)

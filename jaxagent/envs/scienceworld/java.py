@@ -17,7 +17,7 @@ from types import ModuleType
 from jaxagent.envs.entry import need
 from jaxagent.errors import ConfigError
 
-INSTALL = "pip install 'jaxagent[scienceworld]'"
+INSTALL = "pip install 'jaxagent[scienceworld]', and a Java runtime if there is no `java` on PATH"
 JAVA = "ScienceWorld needs a Java runtime and there is no `java` on PATH; apt-get install openjdk-17-jre-headless"
 JAVA_OPTIONS = ["-Xmx512m", "-XX:+UseSerialGC"]
 

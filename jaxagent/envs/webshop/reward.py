@@ -22,7 +22,7 @@ from jaxagent.envs.webshop.goals import Goal
 from jaxagent.envs.webshop.titles import Nouns
 
 SAME = 85  # two texts whose ratio exceeds this say the same
-INSTALL = "pip install 'jaxagent[webshop]' (or rapidfuzz)"
+INSTALL = "pip install 'jaxagent[webshop]' (bm25s and rapidfuzz)"
 COLOUR_WORDS = """
     amber aqua apricot ash azure beige black blue blush bronze brown burgundy camel camo caramel champagne charcoal
     chestnut chocolate coffee copper coral cream crystal dark denim espresso fuchsia gold granite graphite gray green

@@ -14,7 +14,7 @@ from jaxagent.envs.webshop.expert import expert
 from jaxagent.envs.webshop.goals import split_numbers
 from jaxagent.envs.webshop.options import WebshopOptions
 from jaxagent.envs.webshop.prompt import parse, prompt
-from jaxagent.envs.webshop.reward import rapidfuzz
+from jaxagent.envs.webshop.reward import INSTALL, rapidfuzz
 from jaxagent.envs.webshop.shop import open_shop
 from jaxagent.types import ExecStatus, Metrics, Task, Trajectory
 
@@ -23,7 +23,7 @@ MAX_STEPS = 15  # GiGPO, SALT, SIRI
 
 def webshop_spec(options: WebshopOptions) -> EnvSpec:
     """Raises ConfigError for packages or item files that are missing."""
-    load_bm25s()
+    load_bm25s(INSTALL)
     rapidfuzz()
     open_shop(options)
     return EnvSpec(
