@@ -31,7 +31,7 @@ def test_bad_input_is_one_message_and_code_2(capsys, tmp_path, monkeypatch, word
     monkeypatch.chdir(tmp_path)  # a folder in which nobody has run anything
     assert main(words) == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: ")
+    assert ("\n" + error).count("\nerror: ") == 1  # beside what was being done
     assert message in error
 
 

@@ -145,7 +145,7 @@ def test_the_final_table():
         "+52.5",
         "test_normal",
         "4.2 minutes",
-        "63 comp",
+        "compilations: 63",
     ):
         assert part in shown, part
     assert "60.0 [55–65]" not in shown
