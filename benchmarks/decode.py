@@ -124,7 +124,7 @@ def main() -> None:
     parser.add_argument("--bench-dir", type=Path, default=Path("."), help="folder of the peers' programs")
     parser.add_argument("--tunix-python", default="", help="python with google-tunix")
     parser.add_argument("--hf-python", default="", help="python with torch and transformers")
-    parser.add_argument("--vocab", type=int, nargs="+", default=[32_000, 151_936])
+    parser.add_argument("--vocab", type=int, nargs="*", default=[32_000, 151_936])
     parser.add_argument("--batch", type=int, nargs="+", default=[8, 32])
     parser.add_argument("--prompt", type=int, default=256)
     parser.add_argument("--new", type=int, default=128)
