@@ -29,6 +29,7 @@ ONE_CORE = {
     "MKL_NUM_THREADS": "1",
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
     "JAX_PLATFORMS": "cpu",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # jaxagent's programs ask for huge pages; here everybody does
 }
 
 

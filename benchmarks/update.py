@@ -128,6 +128,7 @@ def launch(command: list[str], args: argparse.Namespace) -> dict:
         "OMP_NUM_THREADS": "1",
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # jaxagent's programs ask for huge pages; here everybody does
         "PYTHONPATH": str(ROOT),
     }
     flags = [part for name in SHAPE for part in (f"--{name}", str(getattr(args, name.replace("-", "_"))))]

@@ -116,7 +116,7 @@ def _draw(axis: Axes, panel: Panel, records: Sequence[Record]) -> None:
         axis.errorbar(step, value, yerr=bars, label=name, **style)
     _mark_stages(axis, records)
     axis.set_title(panel.title, fontsize=10)
-    axis.set_xlabel("iteration", fontsize=8)
+    axis.set_xlabel("iteration of the run, all stages", fontsize=8)
     axis.set_ylabel(panel.unit, fontsize=8)
     axis.tick_params(labelsize=8)
     axis.grid(alpha=0.25)

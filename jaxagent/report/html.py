@@ -115,7 +115,7 @@ def _viewer(trajectories: Sequence[TrajectoryRecord]) -> str:
 def _trajectory(record: TrajectoryRecord) -> str:
     verdict = "<b class=good>solved</b>" if record["success"] else "<b class=bad>not solved</b>"
     head = (
-        f"iteration {record['iteration']}, {escape(record['task'])}, rollout {record['rollout']}: {verdict}, "
+        f"iteration {record['iteration']} of the run, {escape(record['task'])}, rollout {record['rollout']}: {verdict}, "
         f"return {record['reward']:.3g}, {escape(record['status'])}, "
         f"steps {escape(' '.join(record['exec_status']))}"
     )
