@@ -115,8 +115,8 @@ def _viewer(trajectories: Sequence[TrajectoryRecord]) -> str:
 def _trajectory(record: TrajectoryRecord) -> str:
     verdict = "<b class=good>solved</b>" if record["success"] else "<b class=bad>not solved</b>"
     head = (
-        f"iteration {record['iteration']} of the run, {escape(record['task'])}, rollout {record['rollout']}: {verdict}, "
-        f"return {record['reward']:.3g}, {escape(record['status'])}, "
+        f"iteration {record['iteration']} of the run, {escape(record['task'])}, rollout {record['rollout']}: "
+        f"{verdict}, return {record['reward']:.3g}, {escape(record['status'])}, "
         f"steps {escape(' '.join(record['exec_status']))}"
     )
     failures = "".join(f"<li>{escape(str(text))}</li>" for text in record["failures"])
