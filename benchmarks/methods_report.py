@@ -106,7 +106,8 @@ def verdict(claim: Claim, outcomes: Mapping[str, Mapping[int, Outcome]]) -> str:
         return "not measured"
     mean, half = interval(pairs, T95)
     word = "holds" if mean - half > 0 else "does not hold" if mean + half < 0 else "undecided"
-    return f"{word}: {sign * mean:+.3g} ± {half:.2g} over {len(pairs)} seeds"
+    shown = f"{word}: {round(sign * mean, 4) + 0.0:+.3g}"
+    return f"{shown} ± {half:.2g} over {len(pairs)} seeds" if len(pairs) > 1 else f"{shown} on one seed"
 
 
 def _named(outcomes: Mapping[str, Mapping[int, Outcome]], name: str) -> Mapping[int, Outcome]:
