@@ -96,9 +96,9 @@ def compare_turns(args: argparse.Namespace) -> list[str]:
         "group": 4,
         "groups": 2,
         "obs": 32,
+        "eos-every": args.eos_every,
     }
     rows = []
-    flags["eos-every"] = args.eos_every
     ours = run(sys.executable, HERE / "decode_ours.py", {**flags, "agent": True}, args.core)
     rows.append(
         f"| jaxagent | {ours['cold_tok_s']:.1f} | {ours['warm_tok_s']:.1f} | {ours['compilations']} | | |"
@@ -133,7 +133,9 @@ def main() -> None:
     parser.add_argument("--iters", type=int, default=1)
     parser.add_argument("--core", default="1", help="core to pin to")
     parser.add_argument("--turns-too", action="store_true", help="also the 4-turn agent")
-    parser.add_argument("--eos-every", type=int, default=0, help="the agent's turns end early, mean length")
+    parser.add_argument(
+        "--eos-every", type=int, default=0, help="mean tokens of an agent's turn; 0: full turns"
+    )
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     lines = [

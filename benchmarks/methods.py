@@ -1,7 +1,7 @@
 """Methods side by side on the embedded world: one warm start a seed, then every method from the same weights.
 
-    python benchmarks/methods.py [STUDY.yaml] [--out runs/methods] [--seeds 0 1 2 3 4] [--methods GRPO GVPO ...]
-                                 [--cores 0 1] [key=value ...]
+    python benchmarks/methods.py [STUDY.yaml [key=value ...]] [--out runs/methods] [--seeds 0 1 2 3 4]
+                                 [--methods GRPO GVPO ...] [--cores 0 1] [--report-only]
 
 STUDY.yaml (configs/studies/methods.yaml) names the methods' run files, what they share and the claims to test. Each
 run is a process of its own on one core; what has ended is not run again, so the command may be stopped and repeated.
@@ -128,6 +128,9 @@ def main() -> None:
     parser.add_argument("--cores", type=int, nargs="+", default=sorted(os.sched_getaffinity(0)))
     parser.add_argument("--report-only", action="store_true", help="run nothing, read what has ended")
     args, overrides = parser.parse_known_args()
+    cores = os.sched_getaffinity(0)
+    if len(set(args.cores)) < len(args.cores) or not set(args.cores) <= cores:
+        parser.error(f"--cores {args.cores}: expected different ones of {sorted(cores)}")
     study = Study.parse(read_yaml(args.study), str(args.study))
     home, out = args.study.parent, args.out.resolve()
     chosen = [m for m in study.methods if not args.methods or m.name in args.methods]

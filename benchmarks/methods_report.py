@@ -38,7 +38,7 @@ T95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)
 class Claim(Record):
     """`better` has more of `measure` than `worse` (less, with `lower`), sampled on `split`; tgc is in percent.
 
-    "NAME, warm start" is a method before its last stage, where it has a warm start of its own.
+    "NAME, warm start" is a method at the first full evaluation of its runs, where they have a warm start of their own.
     """
 
     name: str
@@ -52,7 +52,8 @@ class Claim(Record):
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run: measures by "split/mode" before and after its last stage, training success by iteration, CPU seconds."""
+    """One run: measures by "split/mode" at its first (if there were more) and last full evaluation, training success by
+    iteration, CPU seconds."""
 
     before: Mapping[str, Mapping[str, float]]
     after: Mapping[str, Mapping[str, float]]
@@ -106,7 +107,7 @@ def verdict(claim: Claim, outcomes: Mapping[str, Mapping[int, Outcome]]) -> str:
         return "not measured"
     mean, half = interval(pairs, T95)
     word = "holds" if mean - half > 0 else "does not hold" if mean + half < 0 else "undecided"
-    shown = f"{word}: {round(sign * mean, 4) + 0.0:+.3g}"
+    shown = f"{word}: {round(sign * mean, 4) + 0.0:+.3g}"  # + 0.0: no -0
     return f"{shown} ± {half:.2g} over {len(pairs)} seeds" if len(pairs) > 1 else f"{shown} on one seed"
 
 
@@ -212,7 +213,7 @@ def write_report(
     lines = [f"`{command}`", "", f"commit {commit.strip()}, {platform.machine()}, {os.cpu_count()} cores", ""]
     lines += table(outcomes)
     lines += ["", *skills_table(outcomes)]
-    lines += ["", "| claim | | outcome |", "|---|---|---|"]
+    lines += ["", "| claim | | outcome (± one-sided 95 %) |", "|---|---|---|"]
     lines += [f"| {c.name} | {c.says} | {verdict(c, outcomes)} |" for c in claims]
     print("\n".join(lines))
     (out / "table.md").write_text("\n".join(lines) + "\n")

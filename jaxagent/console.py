@@ -1,7 +1,8 @@
 """What a person sees while a run goes on: progress with rates and an ETA, and lines of an iteration's numbers.
 
 On a terminal the bar is live (rich) and lines scroll above it; anywhere else there are plain lines with the same
-numbers. Iterations of less than `PAUSE` seconds share a line. The record is metrics.py's; nothing is stored here.
+numbers. Of iterations shorter than `PAUSE` seconds some get no line. The record is metrics.py's; nothing is stored
+here.
 """
 
 from __future__ import annotations
@@ -83,11 +84,10 @@ class RunConsole:
             self._ticks.popleft()
             self._compiling = False
         self._ticks.append((now, number))
-        live = self._progress is not None and self._task is not None
         if note or number == self._total or now - self._spoke >= PAUSE:
             self._spoke = now
             line = self._line(number, metrics, note)
-            self.message(line if live else f"{line}  {self.rate()}".rstrip())
+            self.message(line if self._progress is not None else f"{line}  {self.rate()}".rstrip())
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=number, rate=self.rate())
 
@@ -110,8 +110,8 @@ class RunConsole:
             return ""
         seconds = (now - then) / (done - before)
         speed = f"{seconds:.1f} s/it" if seconds >= 1 else f"{1 / seconds:.1f} it/s"
-        left = duration(seconds * max(self._total - done, 0))
-        return f"{speed}, {'at most ' if self._compiling else ''}{left} left"
+        bound = "at most " if self._compiling and done < self._total else ""
+        return f"{speed}, {bound}{duration(seconds * max(self._total - done, 0))} left"
 
     def _line(self, number: int, metrics: Mapping[str, float], note: str) -> str:
         columns = ROLLED_OUT if "rollout/success" in metrics else SUPERVISED

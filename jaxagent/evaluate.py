@@ -56,6 +56,7 @@ class Round:
 def run_evaluation(config: RunConfig, asked: Asked, out: Path, *, console: RunConsole | None = None) -> int:
     """Evaluate into the folder `out`; returns the exit code, 0 or EXIT_INCOMPLETE."""
     console = console or RunConsole()
+    console.message(f"opening environment {config.env.name} …")
     env = find_env(config.env.name, config.env.options)
     splits = tuple(dict.fromkeys(asked.splits or config.eval.splits))
     if not splits:

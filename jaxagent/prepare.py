@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, replace
 from jaxagent.chat.render import Renderer
 from jaxagent.chat.tokenizer import Tokenizer
 from jaxagent.config import PackConfig, RunConfig
-from jaxagent.console import tell
 from jaxagent.data.rollout_codec import encode
 from jaxagent.data.rollout_store import Origin
 from jaxagent.data.tasks import easier, fingerprint
@@ -121,7 +120,6 @@ def prepare(config: RunConfig) -> Prepared:
         if entry.recipe.rolls_out:
             _check_rows(config, entry)
     _check_trackers(config)
-    tell(f"opening environment {config.env.name}: its tasks, and the prompts of some …")
     env = find_env(config.env.name, config.env.options)
     tasks = {
         split: env.tasks(split) for split in dict.fromkeys((config.env.train_split, *config.eval.splits))

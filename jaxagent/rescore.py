@@ -62,7 +62,7 @@ class Rescored:
 
 
 def read_methods(text: str) -> list[Method]:
-    """ "grpo,gigpo{w: 0.5}" -> methods. Raises ConfigError for an unknown recipe or one without credit."""
+    """ "grpo,gigpo{w: 0.5}" -> methods. Raises ConfigError for an unknown recipe or one that does not roll out."""
     methods = []
     for word in _words(text):
         name, brace, options = word.partition("{")
@@ -76,7 +76,7 @@ def read_methods(text: str) -> list[Method]:
         if not recipe.rolls_out:
             known = ", ".join(sorted(method.label for method in every_method()))
             raise ConfigError(
-                f"--methods {name.strip()}: it credits nothing, having no rollouts of its own; expected of {known}"
+                f"--methods {name.strip()}: it credits nothing, having no rollouts of its own; expected one of {known}"
             )
         recipe.options.parse(values, f"--methods {name.strip()}")
         methods.append(Method(word, recipe, values))

@@ -57,6 +57,7 @@ def run_training(config: RunConfig, *, clock: Clock | None = None) -> int:
         return 0
     with contextlib.ExitStack() as owned:
         owned.enter_context(locked(folder))
+        tell(f"opening environment {config.env.name} and building the stages …")
         prepared = prepare(config)
         clock.lap("prepare")
         stages = build_stages(prepared)
@@ -113,7 +114,6 @@ def build_stages(prepared: Prepared) -> list[Stage]:
             groups.append(Group(task, (tokens(played, prepared.env, prepared.renderer, number),)))
         return groups
 
-    tell("building the stages: demonstrations that they need are played …")
     stages, origin = [], prepared.origin
     for index, entry in enumerate(prepared.entries):
         materials = Materials(

@@ -141,7 +141,7 @@ class Runtime:
         alarms = state.monitor.check(metrics)
         self.log.metrics(state.iterations, {**metrics, **self.guard.metrics()}, stage=state.name)
         state.iterations += 1
-        self.console.iteration(number, metrics)
+        self.console.iteration(number, metrics, note=", ".join(alarm.name for alarm in alarms))
         self.guard.sound(alarms)
         if (back := self.guard.act(stages, done)) is not None:
             if self._preemption.requested:

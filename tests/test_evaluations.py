@@ -82,7 +82,8 @@ def test_training_rollouts_may_be_forced_to_a_tool_and_evaluations_never(tmp_pat
 def test_before_is_the_first_full_evaluation_and_after_the_last(evaluations, tmp_path):
     made = evaluations()
     assert made.outcome() == {"before": {}, "after": {}, "evaluations": []}
-    made.keep("start", result(tgc=5.0))
+    for tgc in (4.0, 5.0):
+        made.keep("start", result(tgc=tgc))
     assert (made.outcome()["before"], made.outcome()["after"]) == ({}, {"dev/greedy": {"tgc": 5.0}})
     for when, tgc in (("start", 10.0), ("rl:2", 90.0), ("rl", 40.0)):
         made.keep(when, result(tgc=tgc))

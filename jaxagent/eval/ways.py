@@ -11,8 +11,8 @@ from jaxagent.stage import Opening, Rollout, Way
 from jaxagent.types import Group, Sampling
 
 
-def mode_in(mode: str, way: str = "") -> str:
-    """The mode's name in a way of the stage: "greedy" in the way "skills" is "greedy+skills"."""
+def mode_in(mode: str, way: str) -> str:
+    """The mode's name in a way of the stage: "greedy" in the way "skills" is "greedy+skills", and plainly "greedy"."""
     return f"{mode}+{way}" if way else mode
 
 

@@ -1,4 +1,4 @@
-"""Watches a stage's metrics and evaluations. In: numbers of each iteration. Out: alarms that have newly gone off.
+"""Watches a stage's metrics and evaluations. In: numbers of each iteration. Out: alarms that are news.
 
 A monitor acts on nothing: it says which alarm the run counts as a collapse (`collapse`), and the runtime acts. All it
 remembers is in `state`, so that a run that goes on sounds the same alarms at the same iterations.
@@ -42,7 +42,7 @@ class _Found:
 
 
 class Monitor:
-    """An alarm is told once; again only after it was over for more than QUIET iterations."""
+    """An alarm is told once; again only after it was over for QUIET iterations or more."""
 
     def __init__(self, config: AlarmConfig | None = None):
         self.config = config or AlarmConfig()
@@ -65,7 +65,7 @@ class Monitor:
         self._acted: set[str] = set()
 
     def check(self, metrics: Metrics) -> list[Alarm]:
-        """Alarms that this iteration's metrics newly set off, in the order in which to look into them."""
+        """Alarms that are news in this iteration, in the order in which to look into them."""
         self._number += 1
         values = dict(metrics)
         broken = sum(not math.isfinite(value) for value in metrics.values())
@@ -146,7 +146,7 @@ class Monitor:
         )
         self._best = -math.inf if state["best"] is None else float(state["best"])
         self._curve = [(point[0], point[1]) for point in state["curve"]]
-        self._heard, self._acted = dict(state.get("heard", {})), set(state["acted"])
+        self._heard, self._acted = dict(state["heard"]), set(state["acted"])
 
     def _on(self, name: str) -> bool:
         return self._threshold[name] is not None

@@ -46,7 +46,7 @@ def final_table(result: Result) -> Table:
     """TGC [95 % interval] and SGC for every split, mode and moment, and the change in TGC from first to last."""
     moments, rows = evaluation_rows(result)
     solved = "Tasks solved, TGC [95 % interval] / scenarios solved, SGC (percent)"
-    table = Table(title=solved if rows else "No evaluation was asked for")
+    table = Table(title=solved if rows else "No evaluation at the start or a stage's end")
     for name in ("split", "mode"):
         table.add_column(name)
     for name in ("tasks", *moments, "change"):

@@ -138,7 +138,16 @@ def test_an_alarm_sounds_once_until_it_is_over():
     bad, good = {"rollout/truncated": 0.4}, {"rollout/truncated": 0.1}
     assert [len(monitor.check(m)) for m in (bad, bad, good, bad)] == [1, 0, 0, 0]
     assert monitor.sounding == 1  # though it is no news
+    assert [len(monitor.check(m)) for m in [good] * (QUIET - 1) + [bad]] == [0] * QUIET
     assert [len(monitor.check(m)) for m in [good] * QUIET + [bad, bad]] == [0] * QUIET + [1, 0]
+
+
+def test_a_resumed_monitor_knows_what_was_heard():
+    one, two = Monitor(), Monitor()
+    for metrics in ({"rollout/truncated": 0.4}, {"rollout/truncated": 0.1}):
+        one.check(metrics)
+    two.restore(one.state())
+    assert two.check({"rollout/truncated": 0.4}) == []
 
 
 def test_words_say_what_since_when_why_and_what_to_try():
