@@ -246,5 +246,8 @@ def test_a_study_names_run_files_and_methods_that_exist():
         assert len(set(names)) == len(names)
         for file in (study["warm"], *(method["run"] for method in study["methods"])):
             assert (path.parent / file).is_file(), file
+        started = {
+            f"{method['name']}, warm start" for method in study["methods"] if method.get("own_warm_start")
+        }
         for claim in study["claims"]:
-            assert {claim["better"], claim["worse"]} <= set(names), claim["name"]
+            assert {claim["better"], claim["worse"]} <= {*names, *started}, claim["name"]
