@@ -27,6 +27,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from decode import ONE_CORE
+
 if TYPE_CHECKING:
     from jaxagent.model.spec import ModelSpec
 
@@ -124,13 +126,7 @@ def _layers(spec: ModelSpec) -> list:
 
 def launch(command: list[str], args: argparse.Namespace) -> dict:
     """Run one program on one core; its last line is the result."""
-    env = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
-        "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # as jaxagent asks for itself
-        "PYTHONPATH": str(ROOT),
-    }
+    env = os.environ | ONE_CORE | {"PYTHONPATH": str(ROOT)}
     flags = [part for name in SHAPE for part in (f"--{name}", str(getattr(args, name.replace("-", "_"))))]
     pinned = ["taskset", "-c", str(args.core), *command, *flags]
     done = subprocess.run(pinned, capture_output=True, text=True, env=env, cwd=ROOT)

@@ -66,15 +66,11 @@ def _train(parsed: argparse.Namespace) -> int:
 
 
 def _check(parsed: argparse.Namespace) -> int:
-    from jaxagent.console import tell
-    from jaxagent.prepare import prepare
-    from jaxagent.run import build_stages
+    from jaxagent.run import build_stages, opened
     from jaxagent.run_file import read_run
 
     path, overrides = _run_file(parsed)
-    config = read_run(path, overrides)
-    tell(f"opening environment {config.env.name} and building the stages …")
-    prepared = prepare(config)
+    prepared = opened(read_run(path, overrides))
     for stage in build_stages(prepared):
         stage.close()
     print(f"{path}: fits. {prepared.summary}")

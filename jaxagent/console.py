@@ -7,7 +7,6 @@ here.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -121,11 +120,6 @@ class RunConsole:
             if (value := lookup(metrics, name)) is not None
         ]
         return "  ".join([f"{self._name} {number}/{self._total}", *shown, *([note] if note else [])])
-
-
-def tell(text: str) -> None:
-    """What takes its time before a run has a console of its own; to stderr."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def duration(seconds: float) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,6 @@ from typing import Any
 from jaxagent.chat.tokenizer import HUB_PREFIX
 from jaxagent.clock import Clock
 from jaxagent.config import MeshConfig, RunConfig
-from jaxagent.console import tell
 from jaxagent.errors import ConfigError, DataError
 from jaxagent.folder_lock import LOCK, locked
 from jaxagent.model_source import TRAINED
@@ -57,8 +57,7 @@ def run_training(config: RunConfig, *, clock: Clock | None = None) -> int:
         return 0
     with contextlib.ExitStack() as owned:
         owned.enter_context(locked(folder))
-        tell(f"opening environment {config.env.name} and building the stages …")
-        prepared = prepare(config)
+        prepared = opened(config)
         clock.lap("prepare")
         stages = build_stages(prepared)
         clock.lap("demonstrations")
@@ -100,6 +99,12 @@ def _train(prepared: Prepared, stages: Sequence[Stage], preemption: Preemption, 
     (folder / PARTIAL).rename(folder / RESULT)  # whole or not at all: it says that the run has ended
     write_report(folder)
     return 0
+
+
+def opened(config: RunConfig) -> Prepared:
+    """`prepare`, announced on stderr: some worlds take minutes to open, and there is no console yet."""
+    print(f"opening environment {config.env.name} and building the stages …", file=sys.stderr, flush=True)
+    return prepare(config)
 
 
 def build_stages(prepared: Prepared) -> list[Stage]:

@@ -37,7 +37,7 @@ def test_a_resumed_stage_counts_only_what_it_did():
     ]
 
 
-def test_short_iterations_share_a_line_and_what_has_something_to_say_keeps_its_own():
+def test_some_short_iterations_get_no_line_and_what_has_something_to_say_does():
     out = io.StringIO()
     console = RunConsole(Console(file=out), clock=ticking(0.5))
     console.start("sft", 12)

@@ -159,7 +159,8 @@ class Monitor:
         self._since = {name: begun for name, begun in self._since.items() if name not in over}
         self._acted -= over
         self._since |= {name: max(self._number - off[name].begun, 1) for name in new}
-        news = [name for name in new if self._number - self._heard.get(name, -QUIET - 1) > QUIET]
+        heard = self._heard
+        news = [name for name in new if name not in heard or self._number - heard[name] > QUIET]
         self._heard |= dict.fromkeys(self._since, self._number)
         return [Alarm(name, _words(off[name], self._since[name]), self._since[name]) for name in news]
 

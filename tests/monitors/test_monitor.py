@@ -133,7 +133,7 @@ def test_reward_hacking_sounds_once_and_can_be_switched_off():
     assert evaluated(RISING, (0.5,) * 5, off) == []
 
 
-def test_an_alarm_sounds_once_until_it_is_over():
+def test_an_alarm_is_told_once_until_it_was_over_for_long():
     monitor = Monitor()
     bad, good = {"rollout/truncated": 0.4}, {"rollout/truncated": 0.1}
     assert [len(monitor.check(m)) for m in (bad, bad, good, bad)] == [1, 0, 0, 0]

@@ -39,7 +39,7 @@ def main(control_fd: int, scratch: str) -> None:
     try:
         _warm()
         wire.write(control_fd, wire.frame({"ready": True}))
-    except Exception:
+    except Exception:  # whatever the package raises, the host says it
         wire.write(control_fd, wire.frame({"failed": traceback.format_exc()}))
         return
     try:
@@ -101,7 +101,7 @@ def _converse(descriptor: int) -> None:
                 answer = world.execute(request["execute"])
             else:
                 answer = _verdict(**request["evaluate"])
-        except Exception:
+        except Exception:  # whatever the package raises costs this episode and not the world's process
             answer = {"failed": traceback.format_exc(limit=-20)[-4000:]}
         wire.write(descriptor, wire.frame(answer))
 
